@@ -1,0 +1,30 @@
+"""One colour per idea, the same in matplotlib, in Vega and in the style sheet.
+
+The three come from the palette of Okabe and Ito ("Color Universal Design", 2008), which people with any of the
+common colour-vision deficiencies can tell apart. Each has a contrast of at least 3:1 against both pages, light and
+dark, so one set serves both; idle time is drawn as the absence of a colour.
+"""
+
+FORWARD = "#0072b2"
+BACKWARD = "#d55e00"
+WEIGHT = "#009e73"
+IDLE = "#8c8c8c"
+
+LIGHT_PAGE = "#ffffff"
+DARK_PAGE = "#14181e"
+
+
+def contrast(first, second):
+    """Return the contrast ratio of two colours "#rrggbb", from 1 to 21 (WCAG 2.2, section 1.4.3).
+
+    >>> round(contrast("#000000", "#ffffff"))
+    21
+    """
+    high, low = sorted((_luminance(first), _luminance(second)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour):
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

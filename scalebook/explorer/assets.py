@@ -1,0 +1,44 @@
+"""The scripts and styles of the explorers, as the build and the widgets need them.
+
+Nothing minified lies in the repository: Vega comes from the package that draws the still pictures.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+
+from scalebook.explorer.spec import VEGALITE
+
+HERE = Path(__file__).parent
+
+
+@cache
+def vega_bundle():
+    """Vega, Vega-Lite and vega-embed as one classic script that sets `window.vegaEmbed`.
+
+    It is wrapped in a function, since its top-level names would clash with other scripts of a page.
+    """
+    carried = HERE / "vega.js"
+    if carried.exists():  # a copy of the library that travels inside a notebook brings the script along
+        return carried.read_text(encoding="utf-8")
+    import vl_convert
+
+    return "(function () {\n" + vl_convert.javascript_bundle(vl_version=VEGALITE) + "\n})();\n"
+
+
+def module():
+    """The ES module: `render` for anywidget."""
+    return (HERE / "explorer.js").read_text(encoding="utf-8")
+
+
+def page_script():
+    """The same source as a classic script, which also works from a page opened from disk."""
+    source, count = re.subn(r"^export default .*$", "start(document.currentScript.src);", module(), flags=re.MULTILINE)
+    if count != 1:
+        raise ValueError(f"explorer.js has {count} default exports; the page's script needs exactly one to replace")
+    return "(function () {\n" + source + "})();\n"
+
+
+def stylesheet():
+    """The style sheet of the figures."""
+    return (HERE / "explorer.css").read_text(encoding="utf-8")

@@ -1,0 +1,215 @@
+// Draws explorers: a Vega chart whose signals follow controls. `render` serves a notebook with a kernel (anywidget),
+// `start` a page without one. Both draw through the same functions, so that a reader sees the same chart.
+
+const OPTIONS = { mode: "vega-lite", actions: false, ast: true, defaultStyle: false, hover: false };
+
+// The chart takes its ink and its font from the text around it: so it follows the theme of any page it stands in.
+function themed(spec, element) {
+  const style = getComputedStyle(element);
+  const ink = style.color;
+  const config = structuredClone(spec.config);
+  config.font = style.fontFamily;
+  for (const part of ["axis", "legend", "header"]) {
+    config[part] = { ...config[part], labelColor: ink, titleColor: ink };
+  }
+  config.axis = { ...config.axis, domainColor: ink, tickColor: ink, gridColor: ink };
+  for (const mark of ["text", "rule"]) config[mark] = { color: ink, ...config[mark] };
+  return { ...spec, config };
+}
+
+// One drawn chart. `set` changes a signal and draws at once; `retheme` draws anew with the page's present colours.
+async function draw(element, spec, renderer, values) {
+  const embed = () => globalThis.vegaEmbed(element, themed(spec, element), { ...OPTIONS, renderer });
+  let { view } = await embed();
+  const apply = () => {
+    for (const [signal, value] of Object.entries(values)) view.signal(signal, value);
+    return view.runAsync();
+  };
+  await apply();
+  return {
+    get view() { return view; },
+    set(signal, value) {
+      values[signal] = value;
+      view.signal(signal, value).run();
+    },
+    get(signal) { return view.signal(signal); },
+    async retheme() {
+      const old = view;
+      ({ view } = await embed());
+      await apply();
+      old.finalize();
+    },
+  };
+}
+
+// Calls `changed` when the page turns dark or light: the attributes that book themes, JupyterLab, VS Code and Colab
+// set, and the system's own preference.
+function watchTheme(changed) {
+  const observer = new MutationObserver(changed);
+  const attributeFilter = ["class", "data-theme", "data-jp-theme-light", "data-vscode-theme-kind", "theme"];
+  for (const node of [document.documentElement, document.body]) {
+    observer.observe(node, { attributes: true, attributeFilter });
+  }
+  const preference = matchMedia("(prefers-color-scheme: dark)");
+  preference.addEventListener("change", changed);
+  return () => { observer.disconnect(); preference.removeEventListener("change", changed); };
+}
+
+// Redraws only when the ink really changed, and one redraw at a time.
+function followTheme(element, chart) {
+  let ink = getComputedStyle(element).color;
+  let pending = Promise.resolve();
+  return watchTheme(() => {
+    pending = pending.then(async () => {
+      const now = getComputedStyle(element).color;
+      if (now === ink) return;
+      ink = now;
+      await chart.retheme();
+    });
+  });
+}
+
+function complain(element, error) {
+  const note = document.createElement("p");
+  note.className = "explorer-error";
+  note.setAttribute("role", "alert");
+  note.textContent = `This explorer could not be drawn: ${error.message}`;
+  element.replaceChildren(note);
+}
+
+// ---- in a page -----------------------------------------------------------------------------------------------------
+
+function position(input) {
+  return input.type === "checkbox" ? input.checked : Number(input.value);
+}
+
+function showValue(input) {
+  const output = input.parentElement.querySelector("output");
+  if (!output) return;
+  if (input.dataset.labels) {
+    output.textContent = JSON.parse(input.dataset.labels)[Number(input.value)];
+    input.setAttribute("aria-valuetext", output.textContent);
+  } else {
+    output.textContent = Number(input.value).toFixed(Number(input.dataset.decimals));
+  }
+}
+
+async function mount(figure) {
+  const element = figure.querySelector(".explorer-view");
+  const spec = JSON.parse(figure.querySelector(".explorer-spec").textContent);
+  const inputs = [...figure.querySelectorAll("[data-signal]")];
+  const values = Object.fromEntries(inputs.map((input) => [input.dataset.signal, position(input)]));
+  const chart = await draw(element, spec, figure.dataset.renderer, values);
+  const disable = () => {
+    for (const input of inputs) {
+      if (input.dataset.disabled) input.disabled = chart.get(input.dataset.disabled);
+    }
+  };
+  for (const input of inputs) {
+    input.addEventListener("input", () => {
+      showValue(input);
+      chart.set(input.dataset.signal, position(input));
+      disable();
+    });
+    showValue(input);
+  }
+  disable();
+  followTheme(element, chart);
+  figure.querySelector(".explorer-controls").hidden = false;
+  figure.explorer = chart;
+  figure.dataset.state = "ready";
+}
+
+function loadScript(source) {
+  return new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = source;
+    script.onload = resolve;
+    script.onerror = () => reject(new Error(`${source} did not load`));
+    document.head.append(script);
+  });
+}
+
+// Vega is 0.9 MB: it is fetched once, when the first explorer comes near the window.
+function start(ownSource) {
+  let vega = null;
+  const reveal = async (figure) => {
+    try {
+      vega ??= loadScript(new URL("vega.js", ownSource).href);
+      await vega;
+      await mount(figure);
+    } catch (error) {
+      complain(figure.querySelector(".explorer-view"), error);
+      throw error;
+    }
+  };
+  const observer = new IntersectionObserver((entries) => {
+    for (const entry of entries.filter((one) => one.isIntersecting)) {
+      observer.unobserve(entry.target);
+      reveal(entry.target);
+    }
+  }, { rootMargin: "800px" });
+  const observe = () => document.querySelectorAll("figure.explorer").forEach((figure) => observer.observe(figure));
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", observe);
+  else observe();
+}
+
+// ---- with a kernel -------------------------------------------------------------------------------------------------
+
+// The kernel sends Vega once a page; it runs as a module from memory, as the widget's own code does.
+function vegaFromKernel(model) {
+  if (globalThis.vegaEmbed) return Promise.resolve();
+  globalThis.scalebookVega ??= new Promise((resolve, reject) => {
+    const timer = setTimeout(() => {
+      globalThis.scalebookVega = null;
+      reject(new Error("the kernel did not send Vega within 30 s; run the cell again"));
+    }, 30000);
+    model.on("msg:custom", async (message) => {
+      if (!message.vega) return;
+      clearTimeout(timer);
+      const url = URL.createObjectURL(new Blob([message.vega], { type: "text/javascript" }));
+      try {
+        await import(url);
+        resolve();
+      } catch (error) {
+        reject(error);
+      } finally {
+        URL.revokeObjectURL(url);
+      }
+    });
+    model.send({ ask: "vega" });
+  });
+  return globalThis.scalebookVega;
+}
+
+async function render({ model, el }) {
+  const element = document.createElement("div");
+  element.className = "explorer-view";
+  el.append(element);
+  try {
+    await vegaFromKernel(model);
+    const signals = model.get("signals");
+    const values = Object.fromEntries(signals.map((signal) => [signal, model.get(signal)]));
+    const chart = await draw(element, model.get("spec"), model.get("renderer"), values);
+    const report = () => {
+      for (const name of model.get("disabling")) model.set(name, chart.get(name));
+      model.set("drawn", model.get("drawn") + 1);
+      model.save_changes();
+    };
+    for (const signal of signals) {
+      model.on(`change:${signal}`, () => {
+        chart.set(signal, model.get(signal));
+        report();
+      });
+      chart.set(signal, model.get(signal));
+    }
+    report();
+    el.explorer = chart;
+    return followTheme(element, chart);
+  } catch (error) {
+    complain(element, error);
+    throw error;
+  }
+}
+
+export default { render };
