@@ -1,0 +1,71 @@
+# Everything one does with the book. `make help` lists the commands. Written for GNU make 3.81 and later.
+
+PYTHON ?= python3
+PY = .venv/bin/python
+PIP_FLAGS = --disable-pip-version-check --no-input
+EDITABLE = --quiet --no-deps --no-build-isolation --editable .
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help book serve lab execute listings test test-all bench clean python-is-new
+
+help:  ## show this list
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/make \1 - \2/p' Makefile
+
+book: .venv/has-book  ## build the book from the committed outputs (first makes .venv) and print its address
+	@$(PY) -m scalebook.book.build
+
+serve: book  ## build the book, serve it on this machine and open the browser
+	@$(PY) -m scalebook.book.serve
+
+lab: .venv/has-all  ## open the chapters in JupyterLab
+	@$(PY) -m jupyterlab chapters
+
+execute: .venv/has-all  ## run all notebooks and write their outputs
+	@SCALEBOOK_STATIC=1 $(PY) -m scalebook.book.execute
+
+listings: .venv/has-all  ## copy the library's functions into the notebooks that show them
+	@$(PY) -m scalebook.book.listings
+
+test: .venv/has-all .venv-colab/has-all  ## check everything that is checked in minutes
+	@$(PY) -m tests.run
+
+test-all: .venv/has-all .venv-colab/has-all  ## check everything, also what is slow
+	@$(PY) -m tests.run --slow
+
+bench: .venv/has-all .venv/has-chromium book  ## measure how fast the sliders answer
+	@$(PY) -m tests.bench
+
+clean:  ## remove what was built; the virtual environments stay
+	@rm -rf _build .pytest_cache .ruff_cache .hypothesis
+
+# The stamps below are made anew only when what they depend on has changed.
+
+.venv/has-book: requirements-book.txt pyproject.toml
+	@$(MAKE) -s python-is-new PYTHON="$(PYTHON)"
+	@test -x $(PY) || { echo "Making .venv"; "$(PYTHON)" -m venv .venv; }
+	@echo "Installing what the build needs (under a minute on a fast line)"
+	@$(PY) -m pip install $(PIP_FLAGS) --quiet -r requirements-book.txt
+	@$(PY) -m pip install $(PIP_FLAGS) $(EDITABLE)
+	@touch $@
+
+.venv/has-all: .venv/has-book requirements.txt
+	@echo "Installing what the notebooks and the tests need (minutes: PyTorch is large)"
+	@$(PY) -m pip install $(PIP_FLAGS) -r requirements.txt
+	@touch $@
+
+.venv/has-chromium: .venv/has-all
+	@$(PY) -m tests.chromium
+	@touch $@
+
+.venv-colab/has-all: requirements-colab.txt pyproject.toml
+	@$(MAKE) -s python-is-new PYTHON="$(PYTHON)"
+	@test -x .venv-colab/bin/python || { echo "Making .venv-colab"; "$(PYTHON)" -m venv .venv-colab; }
+	@echo "Installing the versions that Colab has (minutes)"
+	@.venv-colab/bin/python -m pip install $(PIP_FLAGS) -r requirements-colab.txt
+	@.venv-colab/bin/python -m pip install $(PIP_FLAGS) $(EDITABLE)
+	@touch $@
+
+python-is-new:
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "The book needs Python 3.11 or newer, and '$(PYTHON)' is not: give one with 'make PYTHON=/path/to/python3.11'." >&2; exit 1; }

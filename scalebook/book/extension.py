@@ -1,0 +1,137 @@
+"""The book's Sphinx extension: explorers on the page, MathJax from the book itself, and the notation page's tables.
+
+What it does, in the order of a build: before a notebook is parsed, each explorer's still picture moves into its figure
+(`stills`); once parsed, listings get a line that names their function; as a page is written, its scripts are added if it
+has an explorer; at the end, the scripts, the pictures and MathJax are written into the site. Nothing minified is in the
+repository, and the site asks no other host for anything.
+"""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+from docutils import nodes
+
+from scalebook.book import notation
+from scalebook.book.stills import merge_stills
+from scalebook.explorer import assets
+
+EXPLORER = 'class="explorer"'
+PICTURES = "_images"
+# The parts of MathJax that the chosen start file can ask for: its fonts, and the TeX extensions loaded on demand.
+MATHJAX_PARTS = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions")
+
+
+def setup(app):
+    """Connect the extension to Sphinx."""
+    notation.setup(app)
+    app.connect("builder-inited", _remember_pictures)
+    app.connect("config-inited", _add_stylesheet)
+    app.connect("env-purge-doc", _forget_pictures)
+    app.connect("source-read", _read_notebook)
+    app.connect("doctree-read", _name_listings)
+    app.connect("doctree-resolved", _name_sections)
+    app.connect("html-page-context", _add_scripts, priority=900)  # after the extensions whose scripts it looks at
+    app.connect("build-finished", _write_assets)
+    return {"version": "1", "env_version": 1, "parallel_read_safe": False, "parallel_write_safe": True}
+
+
+def _add_stylesheet(app, config):
+    config.html_static_path.append(str(Path(__file__).with_name("book.css")))
+    app.add_css_file("book.css")
+
+
+def _remember_pictures(app):
+    if not hasattr(app.env, "scalebook_pictures"):
+        app.env.scalebook_pictures = {}  # page -> {file name: PNG}; kept between builds, as Sphinx keeps the parsed page
+
+
+def _forget_pictures(app, env, docname):
+    env.scalebook_pictures.pop(docname, None)
+
+
+def _read_notebook(app, docname, source):
+    if not str(app.env.doc2path(docname)).endswith(".ipynb"):
+        return
+    notebook = json.loads(source[0])
+    try:
+        pictures = merge_stills(notebook, "../" * docname.count("/") + f"{PICTURES}/")
+    except ValueError as error:
+        raise ValueError(f"{docname}: {error}") from error
+    app.env.scalebook_pictures[docname] = pictures
+    source[0] = json.dumps(notebook)
+
+
+def _name_listings(app, doctree):
+    """Put a line under each listing that says which function of the library it is."""
+    for cell in list(doctree.findall(nodes.container)):
+        listing = (cell.get("cell_metadata") or {}).get("listing")
+        if cell.get("nb_element") == "cell_code" and listing:
+            note = nodes.paragraph(classes=["listing-note"])
+            note += [nodes.Text("From the library: "), nodes.literal(text=listing.replace(":", "."))]
+            # After the code, before what it prints.
+            cell.insert(1, note)
+
+
+def _name_sections(app, doctree, docname):
+    """Give the inner sections of exercises and solutions ids of their own: all bear the same two."""
+    for section in doctree.findall(nodes.section):
+        if section["ids"] in (["exercise-content"], ["solution-content"]):
+            section["ids"] = [f"{section.parent['ids'][0]}-content"]
+
+
+def _add_scripts(app, pagename, templatename, context, doctree):
+    _drop_doubled_scripts(context)
+    if EXPLORER in context.get("body", ""):
+        app.add_css_file("explorer/explorer.css")
+        app.add_js_file("explorer/page.js", loading_method="defer")
+
+
+def _drop_doubled_scripts(context):
+    """Keep each inline script once: Sphinx lists twice what an extension adds after the builder is made."""
+    seen, scripts = set(), []
+    for script in context["script_files"]:
+        body = getattr(script, "attributes", {}).get("body")
+        if body is None or body not in seen:
+            scripts.append(script)
+        seen.add(body)
+    context["script_files"][:] = scripts
+
+
+def _write_assets(app, exception):
+    if exception is not None or app.builder.format != "html":
+        return
+    out = Path(app.outdir)
+    for pictures in app.env.scalebook_pictures.values():
+        for name, png in pictures.items():
+            (out / PICTURES).mkdir(exist_ok=True)
+            (out / PICTURES / name).write_bytes(png)
+    _copy_mathjax(out / "_static" / "mathjax")
+    _write_explorer(out / "_static" / "explorer")
+
+
+def _write_explorer(folder):
+    folder.mkdir(exist_ok=True)
+    bundle = folder / "vega.js"
+    if not bundle.exists():  # takes seconds, and changes only with the pinned packages (which start a new build)
+        bundle.write_text(assets.vega_bundle(), encoding="utf-8")
+    (folder / "page.js").write_text(assets.page_script(), encoding="utf-8")
+    (folder / "explorer.css").write_text(assets.stylesheet(), encoding="utf-8")
+
+
+def _copy_mathjax(folder):
+    if folder.exists():
+        return
+    package = importlib.util.find_spec("sphinx-mathjax-offline")
+    source = Path(package.origin).parent / "static" / "mathjax"
+    partial = folder.with_name("mathjax-partial")  # renamed at the end: a copy cut short must not look complete
+    shutil.rmtree(partial, ignore_errors=True)
+    for part in MATHJAX_PARTS:
+        target = partial / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (source / part).is_dir():
+            shutil.copytree(source / part, target)
+        else:
+            shutil.copy2(source / part, target)
+    partial.rename(folder)

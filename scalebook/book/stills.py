@@ -1,0 +1,75 @@
+"""Put each explorer's still picture into its figure.
+
+An explorer's cell has two outputs: a picture (for print, for a notebook viewer, for a reader without JavaScript) and the
+figure that the page brings to life. On the page they are one thing. This module works on the notebook's own JSON, before
+Sphinx parses it, so it needs nothing of Sphinx and can be tested alone.
+"""
+
+import base64
+import hashlib
+import struct
+from html import escape
+
+MARK = "<!--explorer-still-->"
+
+
+def merge_stills(notebook, prefix):
+    """Move the still pictures of `notebook` (its JSON, changed in place) into the figures they belong to.
+
+    `prefix` is what the page writes before a picture's file name. Returns the pictures: file name to PNG bytes.
+    Raises ValueError when a still has no figure or no alternative text, or a figure has no still.
+
+    >>> png = base64.b64encode(bytes(16) + struct.pack(">II", 4, 2)).decode()
+    >>> still = {"output_type": "display_data", "data": {"image/png": png, "text/plain": "A line."},
+    ...          "metadata": {"scalebook": {"still": "explorer-a"}}}
+    >>> figure = {"output_type": "display_data", "data": {"text/html": '<figure id="explorer-a">' + MARK}}
+    >>> cell = {"cell_type": "code", "outputs": [still, figure]}
+    >>> list(merge_stills({"cells": [cell]}, "../"))
+    ['explorer-a-d314cd51.png']
+    >>> cell["outputs"][0]["data"]["text/html"][:63]
+    '<figure id="explorer-a"><img class="explorer-still" src="../exp'
+    """
+    pictures = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell["outputs"] = _merge_outputs(cell["outputs"], prefix, pictures)
+    return pictures
+
+
+def _merge_outputs(outputs, prefix, pictures):
+    stills = {_still_name(output): output for output in outputs if _still_name(output)}
+    kept = [output for output in outputs if not _still_name(output)]
+    for output in kept:
+        html = _text(output.get("data", {}).get("text/html", ""))
+        if MARK not in html:
+            continue
+        name = next((name for name in stills if f'id="{name}"' in html), None)
+        if name is None:
+            raise ValueError(f"a figure has no still picture among {sorted(stills)}: {html[:80]!r}")
+        file_name, png, image = _image(name, stills.pop(name), prefix)
+        pictures[file_name] = png
+        output["data"]["text/html"] = html.replace(MARK, image, 1)
+    if stills:
+        raise ValueError(f"a still picture has no figure: {sorted(stills)}")
+    return kept
+
+
+def _still_name(output):
+    return output.get("metadata", {}).get("scalebook", {}).get("still")
+
+
+def _text(value):
+    return value if isinstance(value, str) else "".join(value)
+
+
+def _image(name, output, prefix):
+    alt = _text(output["data"].get("text/plain", "")).strip()
+    if not alt:
+        raise ValueError(f"the still picture of {name} has no alternative text (its text/plain)")
+    png = base64.b64decode(_text(output["data"]["image/png"]))
+    size = output["metadata"].get("image/png") or dict(zip(("width", "height"), struct.unpack(">II", png[16:24]),
+                                                          strict=True))
+    # The name changes with the picture, so that a browser never shows an old one from its cache.
+    file_name = f"{name}-{hashlib.sha256(png).hexdigest()[:8]}.png"
+    return file_name, png, (f'<img class="explorer-still" src="{prefix}{file_name}" alt="{escape(alt)}" '
+                            f'width="{size["width"]}" height="{size["height"]}">')
