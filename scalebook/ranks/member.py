@@ -1,0 +1,126 @@
+"""One rank as its parent sees it: a process, what has come through its pipes, and how it failed."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import struct
+import time
+from dataclasses import dataclass, field
+
+SLACK_S = 0.05  # a death is seen by the parent at most about this long after it happened
+KEPT_OUTPUT = 20_000  # bytes of a rank's output that an error can show
+# What a rank's stack shows below the function that it ran: how the process came to be.
+BELOW_THE_CALL = re.compile(r'  File "[^"\n]*ranks/child\.py", line \d+ in rank_main\n(  File .*\n?)*')
+
+
+class RankError(RuntimeError):
+    """A rank failed. `rank` is the one that failed first, `signal` the signal that killed it, or None."""
+
+    def __init__(self, message, rank=None, signal=None):
+        """Say `message`; keep the rank and the signal."""
+        super().__init__(message)
+        self.rank, self.signal = rank, signal
+
+
+class RankTimeout(RankError, TimeoutError):
+    """The deadline passed. `unfinished` lists the ranks that had not returned."""
+
+    def __init__(self, message, unfinished):
+        """Say `message`; keep the ranks that had not returned."""
+        super().__init__(message, rank=unfinished[0])
+        self.unfinished = unfinished
+
+
+@dataclass
+class Member:
+    """One rank as the parent sees it: its process, and what has come through its two pipes so far."""
+
+    rank: int
+    world_size: int
+    process: multiprocessing.Process
+    report: object
+    output: object
+    received: dict = field(default_factory=lambda: {"report": bytearray(), "output": bytearray()})
+    open_pipes: set = field(default_factory=lambda: {"report", "output"})
+    message: tuple | None = None
+    died_at: float | None = None
+
+    def __post_init__(self):
+        """Make reading from the pipes never wait."""
+        for pipe in (self.report, self.output):
+            os.set_blocking(pipe.fileno(), False)
+
+    @property
+    def settled(self):
+        """Whether nothing more is to be expected from this rank."""
+        return self.message is not None or self.died_at is not None
+
+    @property
+    def failed_at(self):
+        """When the rank failed, on the clock that all processes of a machine share; None if it has not."""
+        if self.message is not None:
+            return self.message[1] if self.message[0] == "raised" else None
+        return None if self.died_at is None else self.died_at - SLACK_S
+
+    def waitables(self):
+        """What becomes ready when something happens to this rank."""
+        pipes = [getattr(self, name) for name in self.open_pipes]
+        return pipes if self.died_at is not None else [*pipes, self.process.sentinel]
+
+    def update(self):
+        """Take in what the rank has written, without waiting, and notice its death."""
+        dead = self.process.exitcode is not None  # asked first: what it wrote before is then in the pipes
+        for name in tuple(self.open_pipes):
+            self._drain(name)
+        if self.message is None:
+            body = self.received["report"]
+            if len(body) >= 8 and len(body) - 8 >= struct.unpack_from("q", body)[0]:
+                self.message = pickle.loads(memoryview(body)[8:])
+        if dead and self.died_at is None:
+            self.died_at = time.monotonic()
+
+    def _drain(self, name):
+        fd = getattr(self, name).fileno()
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(fd, 1 << 20):
+                self.received[name] += chunk
+                if name == "output":
+                    del self.received[name][:-KEPT_OUTPUT]
+            self.open_pipes.discard(name)
+
+    def result(self):
+        """What `fn` returned on this rank."""
+        return pickle.loads(self.message[1])
+
+    def error(self):
+        """The failure of this rank as an exception."""
+        name = f"rank {self.rank} of {self.world_size}"
+        printed = self.printed()
+        if self.message is not None:
+            return RankError(f"{name} raised {self.message[2]}\n\n{self.message[3]}{printed}", self.rank)
+        code = self.process.exitcode
+        if code >= 0:
+            return RankError(f"{name} ended with exit code {code} before it returned{printed}", self.rank)
+        number = signal.Signals(-code)
+        return RankError(f"{name} was killed by {number.name} (signal {-code}){printed}", self.rank, number)
+
+    def printed(self):
+        """What the rank printed, for an error."""
+        text = BELOW_THE_CALL.sub("", self.received["output"].decode(errors="replace")).strip()
+        return f"\n\nRank {self.rank} had printed:\n{text}" if text else ""
+
+    def kill(self):
+        """End the rank and every process it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # fails in the first moments, before it leads a group
+        self.process.kill()
+
+    def close(self):
+        """Wait for the end of the process and give back what it held here."""
+        self.process.join()
+        self.process.close()
+        self.report.close()
+        self.output.close()

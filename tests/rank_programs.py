@@ -1,0 +1,86 @@
+"""Programs that the tests of `scalebook.ranks` run on ranks: a rank can only run what it can import."""
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import torch
+import torch.distributed as dist
+
+CONSTANT = 3
+
+
+def identity(rank, world_size, *args):
+    return rank, world_size, args
+
+
+def process_facts(rank, world_size):
+    dist.barrier()
+    return os.getpid(), torch.get_num_threads(), dist.get_backend()
+
+
+def talk(rank, world_size):
+    print("printed by", rank)
+    print("warned by", rank, file=sys.stderr)
+    subprocess.run(["echo", "echoed"], check=True)
+
+
+def raise_on(rank, world_size, failing, delays):
+    """Each failing rank raises after its delay; the others wait for them in a collective."""
+    dist.barrier()
+    if rank in failing:
+        time.sleep(delays[failing.index(rank)])
+        print("last words of", rank)
+        raise ZeroDivisionError(f"rank {rank} gave up")
+    dist.all_reduce(torch.ones(3))
+
+
+def exit_on(rank, world_size, failing, code):
+    dist.barrier()
+    if rank == failing:
+        os._exit(code)
+    dist.all_reduce(torch.ones(3))
+
+
+def signal_on(rank, world_size, failing, number, at, folder):
+    """One rank sends itself a signal at a given time; each has written down its process and its ports."""
+    dist.barrier()
+    ports = [c.laddr.port for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    (folder / f"{rank}.txt").write_text(f"{os.getpid()} {' '.join(map(str, ports))}")
+    dist.barrier()
+    if rank == failing:
+        time.sleep(max(0, at - time.monotonic()))
+        os.kill(os.getpid(), number)
+    dist.all_reduce(torch.ones(3))
+
+
+def never_join(rank, world_size, failing):
+    """One rank leaves the collective out."""
+    if rank != failing:
+        dist.all_reduce(torch.ones(3))
+
+
+def sleep(rank, world_size, seconds, folder=None):
+    if folder is not None:
+        (folder / f"{rank}.txt").write_text(str(os.getpid()))
+    time.sleep(seconds)
+
+
+def leave_a_child(rank, world_size):
+    return subprocess.Popen(["sleep", "600"]).pid
+
+
+def stop_itself(rank, world_size):
+    raise SystemExit("enough")
+
+
+def return_a_lock(rank, world_size):
+    import threading
+
+    return threading.Lock() if rank == 1 else None
+
+
+def big_tensor(rank, world_size, elements):
+    return torch.arange(elements, dtype=torch.float64) + rank
