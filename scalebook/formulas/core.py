@@ -15,7 +15,10 @@ from functools import cached_property
 
 import numpy as np
 import sympy
+from sympy.printing.codeprinter import PrintMethodNotImplementedError
 from sympy.printing.jscode import JavascriptCodePrinter
+
+from scalebook import vega
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Variable:
         """Return `value`, exact when it can be; raise ValueError naming it when it is not allowed."""
         complaint = f"{where}: {self.name} = {value!r} is not allowed; {self.name} ({self.meaning}) must be "
         if isinstance(value, np.ndarray | list | tuple):
-            return self._check_array(np.asarray(value), complaint)
+            return self._check_array(value, complaint)
         if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, sympy.Rational):
@@ -79,6 +82,10 @@ class Variable:
         return value
 
     def _check_array(self, value, complaint):
+        try:
+            value = np.asarray(value)
+        except ValueError:
+            raise ValueError(complaint + f"{self.allowed} in every element of a regular array") from None
         if value.dtype.kind not in "iuf":
             raise ValueError(complaint + f"{self.allowed} in every element (dtype {value.dtype})")
         value = value.astype(np.float64)
@@ -102,8 +109,27 @@ class _VegaPrinter(JavascriptCodePrinter):
     def _print_Symbol(self, expr):
         return self._names[expr.name]
 
+    def _print_Pow(self, expr):
+        if expr.exp == sympy.Rational(1, 3):  # SymPy prints cbrt, which Vega does not have
+            return f"pow({self._print(expr.base)}, 1/3)"
+        return super()._print_Pow(expr)
+
     def doprint(self, expr):
-        return re.sub(r"\bMath\.", "", super().doprint(expr))
+        text = re.sub(r"\bMath\.", "", super().doprint(expr))
+        return re.sub(r"\s*\n\s*", " ", text)
+
+
+def _check_vega_knows(expression, where):
+    """Raise ValueError when the expression needs a function or a constant that Vega does not have."""
+    names = {symbol.name: "x" for symbol in expression.free_symbols}
+    try:
+        text = _VegaPrinter(names).doprint(expression)
+    except PrintMethodNotImplementedError:
+        text = f"{expression}"
+    unknown = sorted(set(re.findall(r"([A-Za-z]\w*)\(", text)) - vega.FUNCTIONS)
+    constants = re.findall(r"Number\.\w+|var \w+", text)
+    if unknown or constants:
+        raise ValueError(f"{where}: Vega has no {', '.join(unknown + constants)}, which {expression} needs")
 
 
 @dataclass(frozen=True)
@@ -172,7 +198,7 @@ class Formula:
     def __call__(self, **values):
         """Evaluate: exactly for integers and fractions, in float64 otherwise, element by element for arrays.
 
-        Raises ValueError with the name, the value and what is allowed.
+        Raises ValueError with the name, the value and what is allowed, and where the formula has no finite value.
         """
         names = [variable.name for variable in self.symbols]
         unknown = sorted(set(values) - set(names))
@@ -182,26 +208,39 @@ class Formula:
         if missing:
             raise ValueError(f"{self.name} needs {', '.join(missing)}; it takes {', '.join(names)}")
         checked = {v.name: v.check(values[v.name], self.name) for v in self.symbols}
+        arrays = {name: value for name, value in checked.items() if isinstance(value, np.ndarray)}
+        try:
+            shape = np.broadcast_shapes(*(value.shape for value in arrays.values()))
+        except ValueError:
+            shapes = ", ".join(f"{name} {value.shape}" for name, value in arrays.items())
+            raise ValueError(f"{self.name}: the shapes do not broadcast: {shapes}") from None
         self._check_requirements(checked)
-        if any(isinstance(value, np.ndarray) for value in checked.values()):
-            arguments = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in checked.values()))
-            return np.broadcast_to(self._numpy(*arguments), arguments[0].shape).astype(np.float64)
-        exact = all(isinstance(value, numbers.Rational) for value in checked.values())
-        substitution = {v.symbol: sympy.Rational(checked[v.name]) if exact else sympy.Float(checked[v.name], 30)
-                        for v in self.symbols}
-        return _to_python(self.expression.subs(substitution), exact)
+        if all(isinstance(value, numbers.Rational) for value in checked.values()):
+            result = self.expression.subs({v.symbol: sympy.Rational(checked[v.name]) for v in self.symbols})
+            if result.is_finite and result.is_real:
+                return _to_python(result)
+        else:
+            result = self._in_float64(checked, shape)
+            if np.isfinite(result).all():
+                return result if arrays else float(result)
+        raise ValueError(f"{self.name} has no finite value for {_in_words(checked)}")
+
+    def _in_float64(self, checked, shape):
+        arguments = [np.broadcast_to(np.asarray(value, dtype=np.float64), shape) for value in checked.values()]
+        with np.errstate(all="ignore"):  # what is not finite becomes an error in words
+            return np.broadcast_to(self._numpy(*arguments), shape).astype(np.float64)
 
     def _check_requirements(self, checked):
         for condition, words in self._numpy_conditions:
             if not np.all(condition(*(np.asarray(value, dtype=np.float64) for value in checked.values()))):
-                given = ", ".join(f"{name} = {value}" for name, value in checked.items())
-                raise ValueError(f"{self.name}: {words} (given {given})")
+                raise ValueError(f"{self.name}: {words} (given {_in_words(checked)})")
 
     def vega(self, **names):
         """Print the expression for Vega.
 
         Each symbol prints as its own name (a signal of the chart), or as the Vega expression or number given for
-        it: `f.vega(M="datum.M")`. Raises ValueError for a name that the formula does not have.
+        it: `f.vega(M="datum.M")`. Raises ValueError for a name that the formula does not have, for a name that Vega
+        reads as its own (E is 2.718...), and for a function that Vega does not have.
         """
         own = {variable.name: variable.name for variable in self.symbols}
         unknown = sorted(set(names) - set(own))
@@ -210,6 +249,11 @@ class Formula:
         for name, value in names.items():
             text = str(value)
             own[name] = text if re.fullmatch(r"[\w.]+", text) else f"({text})"
+        _check_vega_knows(self.expression, self.name)
+        for name, text in own.items():
+            if text in vega.RESERVED:
+                raise ValueError(f"{self.name}: Vega reads {text!r} as its own; name a signal for {name}, "
+                                 f"such as {name}=\"{name}_\"")
         return _VegaPrinter(own).doprint(self.expression)
 
     def table(self) -> list[Mapping[str, str]]:
@@ -217,9 +261,13 @@ class Formula:
         return [{"symbol": v.latex or v.name, "meaning": v.meaning, "unit": v.unit} for v in self.symbols]
 
 
-def _to_python(value, exact):
-    if exact and value.is_Integer:
+def _to_python(value):
+    if value.is_Integer:
         return int(value)
-    if exact and value.is_Rational:
+    if value.is_Rational:
         return Fraction(int(value.p), int(value.q))
     return float(value)
+
+
+def _in_words(values):
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
