@@ -123,7 +123,7 @@ def test_the_first_of_two_failures_is_reported(first):
 
 
 def test_a_rank_that_exits_is_reported_and_not_its_peers_lost_connections():
-    with pytest.raises(ranks.RankError, match="^rank 1 of 4 ended with exit code 3 before it returned"):
+    with pytest.raises(ranks.RankError, match=r"^rank 1 of 4 ended with exit code 3 before it returned"):
         ranks.run(programs.exit_on, 4, 1, 3)
 
 
@@ -252,7 +252,7 @@ def test_a_function_whose_name_leads_elsewhere_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("world_size", [0, -1, True, 2.0, "2", None])
 def test_a_world_size_that_is_no_number_of_ranks_is_refused(world_size):
-    with pytest.raises(ValueError, match="world_size = .* at least 1"):
+    with pytest.raises(ValueError, match=r"world_size = .* at least 1"):
         ranks.run(programs.identity, world_size)
 
 

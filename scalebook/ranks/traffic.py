@@ -102,7 +102,7 @@ def count():
     "send", "recv", "barrier". Asynchronous calls count when they are issued. An operation of a kind unknown here
     raises NotImplementedError: a count that leaves something out would be wrong.
 
-    DDP rebuilds its buckets in the first iteration: count from the second.
+    DDP rebuilds its buckets in the first iteration, and the second begins by broadcasting them: count from the third.
 
     >>> with count() as traffic:
     ...     _ = torch.ones(3) + 1
