@@ -1,14 +1,16 @@
 """One colour per idea, the same in matplotlib, in Vega and in the style sheet.
 
 The three come from the palette of Okabe and Ito ("Color Universal Design", 2008), which people with any of the
-common colour-vision deficiencies can tell apart. Each has a contrast of at least 3:1 against both pages, light and
-dark, so one set serves both; idle time is drawn as the absence of a colour.
+common colour-vision deficiencies can tell apart. Things that are compared, but are none of these ideas (two measures,
+two schedules), take their colours from `COMPARED`. Each colour has a contrast of at least 3:1 against both pages, light
+and dark, so one set serves both.
 """
 
 FORWARD = "#0072b2"
 BACKWARD = "#d55e00"
 WEIGHT = "#009e73"
 IDLE = "#8c8c8c"
+COMPARED = ("#b0529a", "#947000", IDLE)
 
 LIGHT_PAGE = "#ffffff"
 DARK_PAGE = "#14181e"
