@@ -18,7 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Jupyter Book has no module to start it with, and its script breaks when a folder on the way has a space.
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
-INPUTS = ("_config.yml", "_toc.yml", "requirements-book.txt", "scalebook/book", "scalebook/explorer", "scalebook/formulas")
+INPUTS = ("_config.yml", "_toc.yml", "requirements-book.txt",
+          "scalebook/book", "scalebook/explorer", "scalebook/formulas")
 
 
 def fingerprint(root):

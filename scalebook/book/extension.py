@@ -1,9 +1,9 @@
 """The book's Sphinx extension: explorers on the page, MathJax from the book itself, and the notation page's tables.
 
-What it does, in the order of a build: before a notebook is parsed, each explorer's still picture moves into its figure
-(`stills`); once parsed, listings get a line that names their function; as a page is written, its scripts are added if it
-has an explorer; at the end, the scripts, the pictures and MathJax are written into the site. Nothing minified is in the
-repository, and the site asks no other host for anything.
+What it does, in the order of a build: before a notebook is parsed, each explorer's still picture moves into its
+figure (`stills`); once parsed, listings get a line that names their function; as a page is written, its scripts are
+added if it has an explorer; at the end, the scripts, the pictures and MathJax are written into the site. Nothing
+minified is in the repository, and the site asks no other host for anything.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from docutils import nodes
 
-from scalebook.book import notation
+from scalebook.book import citations, notation  # noqa: F401 - citations registers its style
 from scalebook.book.stills import merge_stills
 from scalebook.explorer import assets
 
@@ -44,7 +44,8 @@ def _add_stylesheet(app, config):
 
 def _remember_pictures(app):
     if not hasattr(app.env, "scalebook_pictures"):
-        app.env.scalebook_pictures = {}  # page -> {file name: PNG}; kept between builds, as Sphinx keeps the parsed page
+        # Page -> {file name: PNG}. Kept between builds, as Sphinx keeps the parsed page.
+        app.env.scalebook_pictures = {}
 
 
 def _forget_pictures(app, env, docname):
@@ -83,6 +84,10 @@ def _name_sections(app, doctree, docname):
 
 def _add_scripts(app, pagename, templatename, context, doctree):
     _drop_doubled_scripts(context)
+    if "body" in context:
+        # The list of references calls itself a list and its entries something that a list may not hold.
+        context["body"] = context["body"].replace(' role="list" class="citation-list"', ' class="citation-list"')
+        context["body"] = context["body"].replace(' role="doc-biblioentry"', "")
     if EXPLORER in context.get("body", ""):
         app.add_css_file("explorer/explorer.css")
         app.add_js_file("explorer/page.js", loading_method="defer")

@@ -1,8 +1,8 @@
 """Put each explorer's still picture into its figure.
 
-An explorer's cell has two outputs: a picture (for print, for a notebook viewer, for a reader without JavaScript) and the
-figure that the page brings to life. On the page they are one thing. This module works on the notebook's own JSON, before
-Sphinx parses it, so it needs nothing of Sphinx and can be tested alone.
+An explorer's cell has two outputs: a picture (for print, for a notebook viewer, for a reader without JavaScript) and
+the figure that the page brings to life. On the page they are one thing. This module works on the notebook's own JSON,
+before Sphinx parses it, so it needs nothing of Sphinx and can be tested alone.
 """
 
 import base64
