@@ -59,12 +59,12 @@ def unpack_expression(text, position, width=2):
     """The Vega expression that reads number `position` of a packed string; both are Vega expressions.
 
     >>> unpack_expression("datum.s", "datum.i", width=1)
-    "indexof('0123456789abcdefghijklmnopqrstuvwxyz', substring(datum.s, datum.i * 1 + 0, datum.i * 1 + 1))"
+    "(indexof('0123456789abcdefghijklmnopqrstuvwxyz', substring(datum.s, (datum.i) * 1 + 0, (datum.i) * 1 + 1)))"
     """
     terms = []
     for place in range(width):
-        at = f"{position} * {width}"
+        at = f"({position}) * {width}"
         digit = f"indexof('{DIGITS}', substring({text}, {at} + {place}, {at} + {place + 1}))"
         weight = len(DIGITS) ** (width - 1 - place)
         terms.append(digit if weight == 1 else f"{weight} * {digit}")
-    return " + ".join(terms)
+    return f"({' + '.join(terms)})"

@@ -29,19 +29,19 @@ def build(chart, controls, enabled, alt):
     spec = rounded(chart if isinstance(chart, dict) else chart.to_dict(validate=True))
     for key in ("$schema", "config", "usermeta"):
         spec.pop(key, None)
+    spec = _with_plain_data_names(spec)
+    expressions = " ".join(_expressions(spec))
     spec["config"] = CONFIG
     spec["description"] = alt
     spec.setdefault("width", "container")
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     names = {control.name for control in controls}
-    body = json.dumps({key: value for key, value in spec.items() if key != "params"})
-    made_up = re.search(r'"(param_\d+|view_\d+)"', body)
+    made_up = re.search(r'"(param_\d+|view_\d+)', json.dumps(spec))
     if made_up:
         raise ValueError(f"explore: the chart uses the name {made_up[1]!r}, which changes from run to run; name it")
     others = [param for param in spec.get("params", []) if param["name"] not in names]
-    used = body + json.dumps(others)
     for control in controls:
-        if not re.search(rf"\b{control.name}\b", used):
+        if not re.search(rf"(?<![\w.]){control.name}\b", expressions):
             raise ValueError(f"explore: nothing in the chart uses {control.name}; its control would be dead")
     for name in enabled:
         if name not in names:
@@ -54,6 +54,44 @@ def build(chart, controls, enabled, alt):
     size = len(json.dumps(spec, separators=(",", ":")))
     if size > DATA_LIMIT:
         raise ValueError(f"explore: the specification is {size:,} bytes; at most {DATA_LIMIT:,} are allowed")
+    return spec
+
+
+EXPRESSIONS = ("expr", "calculate", "filter", "test", "update", "param", "labelExpr", "and", "or", "not")
+
+
+def _expressions(part, inside=False):
+    """Yield every Vega expression of a specification, without the texts quoted in it.
+
+    Only there can a signal act: not in a title, nor as the name of a field.
+    """
+    if isinstance(part, str) and inside:
+        yield re.sub(r"'[^']*'|\"[^\"]*\"", "''", part)
+    elif isinstance(part, list):
+        for item in part:
+            yield from _expressions(item, inside)
+    elif isinstance(part, dict):
+        for key, item in part.items():
+            if key not in ("data", "datasets"):
+                yield from _expressions(item, key in EXPRESSIONS)
+
+
+def _with_plain_data_names(spec):
+    """Number the data sets: Altair names each by a hash of its values, whose last digits differ between machines."""
+    names = {name: f"data-{number}" for number, name in enumerate(spec.get("datasets", {}))}
+
+    def renamed(part):
+        if isinstance(part, list):
+            return [renamed(item) for item in part]
+        if not isinstance(part, dict):
+            return part
+        if part.get("name") in names:
+            return part | {"name": names[part["name"]]}
+        return {key: item if key == "datasets" else renamed(item) for key, item in part.items()}
+
+    spec = renamed(spec)
+    if names:
+        spec["datasets"] = {names[name]: rows for name, rows in spec["datasets"].items()}
     return spec
 
 

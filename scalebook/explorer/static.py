@@ -12,7 +12,7 @@ def html(name, spec, controls, enabled, caption, renderer):
     The inputs stay hidden until the page's script has drawn the chart, so that without it there is no dead slider.
     """
     inputs = "\n".join(_control(name, control, control.name in enabled) for control in controls)
-    body = json.dumps(spec, separators=(",", ":"), ensure_ascii=True).replace("</", "<\\/")
+    body = json.dumps(spec, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
     return (f'<figure class="explorer" id="explorer-{name}" data-renderer="{renderer}">\n'
             f'<div class="explorer-controls" hidden>\n{inputs}\n</div>\n'
             f'<div class="explorer-view"></div>\n'
