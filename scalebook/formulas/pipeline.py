@@ -251,9 +251,15 @@ idle_time_zb1p = Formula(
     requires=((_W.symbol <= Min(_F.symbol, _B.symbol - _W.symbol), "W must be at most F and B - W"),),
     result=r"t_{\mathrm{idle}}",
 )
+# P counts DualPipe's own stages, two on a device of DualPipeV. The order of DualPipeV that PyTorch lists has exactly
+# this idle time while F = B - W, W is at most F, and M is at least P; for other times the formula is an estimate.
 idle_time_dualpipe = Formula(
     "idle_time_dualpipe", (P / 2 - 1) * (_FB.symbol + _B.symbol - 3 * _W.symbol), "time", (_P, _FB, _B, _W), _DEEPSEEK,
     requires=((Eq(Mod(P, 2), 0), "P must be even"),), result=r"t_{\mathrm{idle}}",
+)
+peak_in_flight_dualpipe = Formula(
+    "peak_in_flight_dualpipe", P + 1, "micro-batches of one of the P stages", (_P,), _DEEPSEEK,
+    requires=((Eq(Mod(P, 2), 0), "P must be even"),), result="n(r)",
 )
 
 # What the plain formula no longer says: time to send, and one slow stage.
@@ -265,6 +271,15 @@ makespan_gpipe_send = Formula(
 makespan_1f1b_send = Formula(
     "makespan_1f1b_send", (M + P - 1) * (t_f + t_b) + 2 * (M + P - 2 - ceiling((M - 1) / P)) * t_s, "time",
     (_P, _M, _t_f, _t_b, _t_s), _DERIVED, result=r"t_{\mathrm{total}}",
+)
+# Interleaving's doubled warm-up hides each send behind an operation on another micro-batch, all but one way there and
+# back. (With v = 1 it hides sends up to half of t_f + t_b.)
+makespan_interleaved_send = Formula(
+    "makespan_interleaved_send", (M + (P - 1) / v) * (t_f + t_b) + 2 * (v * P - 1) * t_s, "time",
+    (_P, _M, _v, _t_f, _t_b, _t_s), _DERIVED,
+    requires=(_groups, (P > 1, "P must be at least 2: one device sends nothing"),
+              (v * t_s <= Min(t_f, t_b), "t_s must be at most a chunk's forward and its backward")),
+    result=r"t_{\mathrm{total}}",
 )
 makespan_gpipe_slow_stage = Formula(
     "makespan_gpipe_slow_stage", (P - 1) * (t_f + t_b) + M * (T_f + T_b), "time", (_P, _M, _t_f, _t_b, _T_f, _T_b),

@@ -54,7 +54,8 @@ def interleaved(stage, stages, microbatches, chunks):
     ['F0.0', 'F1.0', 'F0.1', 'B0.1', 'F1.1', 'B1.1', 'B0.0', 'B1.0']
     """
     total = microbatches * chunks
-    # The next stage returns a gradient two slots later, hence the 2; all chunks but the last must be filled first.
+    # All chunks but the last are filled first. One forward for each stage behind would do if sending took no time;
+    # the second gives every activation and gradient the time of a forward and a backward to travel in.
     warm_up = min(total, 2 * (stages - stage - 1) + (chunks - 1) * stages)
 
     def nth(kind, n):
@@ -113,15 +114,17 @@ def zero_bubble_v(stage, stages, microbatches):
     'F0 F1 B1 W1 F0 B0 W0 F1 B1 W1 B0 W0'
     """
     behind = stages - stage
-    fill = ["F0"] * (2 * behind - 1) + ["F1", "F0"] * stage
-    turn = ["F1", "B1", "W1"] * behind
-    steady = ["F0", "B0", "W0", "F1", "B1", "W1"] * max(0, microbatches - stages)
-    drain = ["B0", "B1"] * stage + ["B0", "W0"] * behind
-    rest = ["W1"] * microbatches + ["W0"] * microbatches
-    done = dict.fromkeys(("F0", "F1", "B0", "B1", "W0", "W1"), 0)
+    F0, F1, B0, B1, W0, W1 = ((kind, chunk) for kind in "FBW" for chunk in (0, 1))
+    fill = [F0] * (2 * behind - 1) + [F1, F0] * stage
+    turn = [F1, B1, W1] * behind
+    steady = [F0, B0, W0, F1, B1, W1] * max(0, microbatches - stages)
+    drain = [B0, B1] * stage + [B0, W0] * behind
+    rest = [W1] * microbatches + [W0] * microbatches
+    done = dict.fromkeys((F0, F1, B0, B1, W0, W1), 0)
     order = []
-    for name in fill + turn + steady + drain + rest:
-        if done[name] < microbatches:
-            order.append((name[0], done[name], int(name[1])))
-            done[name] += 1
+    for operation in fill + turn + steady + drain + rest:
+        microbatch = done[operation]
+        if microbatch < microbatches:
+            done[operation] += 1
+            order.append((operation[0], microbatch, operation[1]))
     return order
