@@ -5,9 +5,12 @@ PY = .venv/bin/python
 PIP_FLAGS = --disable-pip-version-check --no-input
 EDITABLE = --quiet --no-deps --no-build-isolation --editable .
 
+PYTHON_IS_NEW = "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+  echo "The book needs Python 3.11 or newer, and '$(PYTHON)' is not: try 'make PYTHON=/path/to/python3.11'." >&2; exit 1; }
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book serve lab execute listings test test-all bench clean python-is-new
+.PHONY: help book serve lab execute listings test test-all bench clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/make \1 - \2/p' Makefile
@@ -42,7 +45,7 @@ clean:  ## remove what was built; the virtual environments stay
 # The stamps below are made anew only when what they depend on has changed.
 
 .venv/has-book: requirements-book.txt pyproject.toml
-	@$(MAKE) -s python-is-new PYTHON="$(PYTHON)"
+	@$(PYTHON_IS_NEW)
 	@test -x $(PY) || { echo "Making .venv"; "$(PYTHON)" -m venv .venv; }
 	@echo "Installing what the build needs (under a minute on a fast line)"
 	@$(PY) -m pip install $(PIP_FLAGS) --quiet -r requirements-book.txt
@@ -59,13 +62,9 @@ clean:  ## remove what was built; the virtual environments stay
 	@touch $@
 
 .venv-colab/has-all: requirements-colab.txt pyproject.toml
-	@$(MAKE) -s python-is-new PYTHON="$(PYTHON)"
+	@$(PYTHON_IS_NEW)
 	@test -x .venv-colab/bin/python || { echo "Making .venv-colab"; "$(PYTHON)" -m venv .venv-colab; }
 	@echo "Installing the versions that Colab has (minutes)"
 	@.venv-colab/bin/python -m pip install $(PIP_FLAGS) -r requirements-colab.txt
 	@.venv-colab/bin/python -m pip install $(PIP_FLAGS) $(EDITABLE)
 	@touch $@
-
-python-is-new:
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
-	  { echo "The book needs Python 3.11 or newer, and '$(PYTHON)' is not: give one with 'make PYTHON=/path/to/python3.11'." >&2; exit 1; }
