@@ -78,14 +78,9 @@ def gantt_row(schedule, P, M, ratio):
     }
 
 
-def gantt_chart():
-    """A schedule in time, one row a stage; signals schedule, P, M, ratio."""
-    import altair as alt
-
-    colours = {"forward": FORWARD, "backward": BACKWARD, "weight gradient": WEIGHT}
-    chosen = alt.Chart(alt.Data(values=grid(gantt_row, **GANTT_GRID))).transform_filter(
-        "datum.schedule == schedule && datum.P == P && datum.M == M && datum.ratio == ratio")
-    bars = (
+def gantt_bars(chosen):
+    """Turn the chosen row of `gantt_row` into one row for each operation, in the browser."""
+    return (
         chosen.transform_calculate(i="sequence(datum.P * datum.M * datum.kinds * datum.chunks)")
         .transform_flatten(["i"])
         .transform_calculate(
@@ -103,6 +98,16 @@ def gantt_chart():
             shade="datum.chunk == 0 ? 1 : 0.6",
         )
     )
+
+
+def gantt_chart():
+    """A schedule in time, one row a stage; signals schedule, P, M, ratio."""
+    import altair as alt
+
+    colours = {"forward": FORWARD, "backward": BACKWARD, "weight gradient": WEIGHT}
+    chosen = alt.Chart(alt.Data(values=grid(gantt_row, **GANTT_GRID))).transform_filter(
+        "datum.schedule == schedule && datum.P == P && datum.M == M && datum.ratio == ratio")
+    bars = gantt_bars(chosen)
     longest = formulas.makespan.vega(t_f="1", t_b="ratio")
     x = alt.X("start:Q", title="time, in forwards of one micro-batch",
               scale=alt.Scale(domainMin=0, domainMax=alt.ExprRef(longest), nice=False))
