@@ -13,7 +13,7 @@ from pathlib import Path
 
 from docutils import nodes
 
-from scalebook.book import citations, notation  # noqa: F401 - citations registers its style
+from scalebook.book import citations, listings, notation  # noqa: F401 - citations registers its style
 from scalebook.book.stills import merge_stills
 from scalebook.explorer import assets
 
@@ -65,12 +65,14 @@ def _read_notebook(app, docname, source):
 
 
 def _name_listings(app, doctree):
-    """Put a line under each listing that says which function of the library it is."""
+    """Put a line under each listing that says which functions of the library it shows."""
     for cell in list(doctree.findall(nodes.container)):
         listing = (cell.get("cell_metadata") or {}).get("listing")
         if cell.get("nb_element") == "cell_code" and listing:
             note = nodes.paragraph(classes=["listing-note"])
-            note += [nodes.Text("From the library: "), nodes.literal(text=listing.replace(":", "."))]
+            note += nodes.Text("From the library: ")
+            for index, (module, name) in enumerate(listings.objects(listing)):
+                note += [nodes.Text(", " if index else ""), nodes.literal(text=f"{module}.{name}")]
             # After the code, before what it prints.
             cell.insert(1, note)
 
