@@ -1,0 +1,66 @@
+"""What each explorer must draw, computed by Python: one oracle an explorer, one module a chapter.
+
+For authors. An oracle is a function of the controls' values, by name, that returns what the chart shows at them:
+
+    @oracle("bubble")                       # the explorer's name: its figure is #explorer-bubble
+    def bubble(P, M):
+        curve = [{"x": m, "y": formulas.bubble_overhead(P=P, M=m), "color": "overhead"} for m in range(1, 129)]
+        return {"curve": curve,             # the mark's name: alt.Chart(..., name="curve")
+                "words": [{"text": f"M = {M}"}]}
+
+- A mark is called as its chart (`name="curve"`); without a name it is `marks`, or `layer_0`, `layer_1` in a layered
+  chart. The points of a line with points are a mark of their own, `layer_0_layer_1` for the first layer's.
+- A row has the channels you want compared, and every row of a mark the same: `x`, `y`, `x2`, `y2` in units of the data
+  (of a bar both ends, in any order; on a band scale the category), `text`, `color` and `shape` as the data's value
+  (`"overhead"`, not its colour), `size`, `opacity`. The order of rows is free. Numbers may be fractions.
+- Every mark drawn must be in the answer; `[]` says that nothing of it is drawn at these values.
+- Compute with `scalebook` afresh: never read the chart's specification or its data.
+- Texts with numbers: `percent` and `significant` round as the browser does.
+
+The tests call it at the first, middle and last position of every control. They fail for an explorer without an
+oracle, and for an oracle without an explorer.
+"""
+
+import importlib
+import pkgutil
+from decimal import ROUND_HALF_UP, Decimal
+
+ORACLES = {}
+
+
+def oracle(name):
+    """Register the function as the oracle of the explorer `name`."""
+    def register(function):
+        if name in ORACLES:
+            raise ValueError(f"oracle: {name!r} is registered twice; the name of an explorer is its own in the book")
+        ORACLES[name] = function
+        return function
+    return register
+
+
+def percent(value, digits=1):
+    """Write a share as Vega's format ".1%" does: a tie is rounded up.
+
+    >>> percent(0.0625)
+    '6.3%'
+    """
+    step = Decimal(1).scaleb(-digits)
+    return f"{Decimal(float(value) * 100).quantize(step, ROUND_HALF_UP)}%"
+
+
+def significant(value, digits=4):
+    """Write a number as Vega's format ".4~r" does: so many significant digits, no trailing zeros.
+
+    >>> significant(33.0), significant(2.0625, 4), significant(12345)
+    ('33', '2.063', '12350')
+    """
+    number = Decimal(float(value))
+    if not number:
+        return "0"
+    step = Decimal(1).scaleb(number.adjusted() - digits + 1)
+    text = f"{(number / step).quantize(Decimal(1), ROUND_HALF_UP) * step:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
