@@ -279,7 +279,9 @@ def shapes(most_stages, most_microbatches):
 @pytest.mark.parametrize(("schedule", "formula", "measure"), [
     ("zb-h1", formulas.makespan_zb_h1, lambda timeline: timeline.makespan),
     ("zb-h1", formulas.idle_time_zb_h1, lambda timeline: timeline.makespan - timeline.ideal),
+    ("zb-h1", formulas.idle_time_zb_h1_any_times, lambda timeline: timeline.makespan - timeline.ideal),
     ("zb-h2", formulas.makespan_zb_h2, lambda timeline: timeline.makespan),
+    ("zb-h2", formulas.span_idle_time_zb_h2_any_times, lambda timeline: max(timeline.device_span) - timeline.ideal),
     ("zb-h2", formulas.span_idle_time_zb_h2, lambda timeline: max(timeline.device_span) - timeline.ideal),
     ("zb-v", formulas.makespan_zb_v, lambda timeline: timeline.makespan),
     ("zb-v", formulas.span_idle_time_zb_v, lambda timeline: max(timeline.device_span) - timeline.ideal),

@@ -220,6 +220,20 @@ def test_zb_h1_makespan_less_ideal_is_its_idle_time():
             assert total == formulas.idle_time_zb_h1(**values)
 
 
+@forall
+@given(st.integers(1, 9), st.integers(1, 40), *[st.fractions(0, 9, max_denominator=8)] * 3)
+def test_for_any_times_the_zero_bubble_formulas_are_the_papers_while_t_w_is_short(P, M, t_f, t_B, t_w):
+    values = {"P": P, "M": max(M, 2 * P - 1), "t_f": t_f, "t_b": t_B + t_w, "t_w": t_w}
+    h1, h2 = formulas.idle_time_zb_h1_any_times(**values), formulas.span_idle_time_zb_h2_any_times(**values)
+    if t_w <= min(t_f, t_B):
+        assert h1 == formulas.idle_time_zb_h1(**values)
+    if t_w <= t_f:
+        assert h2 == formulas.span_idle_time_zb_h2(**values)
+    longer = {**values, "t_b": values["t_b"] + 9, "t_w": t_w + 9}  # a weight gradient longer than all else
+    assert formulas.idle_time_zb_h1_any_times(**longer) == (P - 1) * max(t_f, t_B)
+    assert formulas.span_idle_time_zb_h2_any_times(**longer) == (P - 1) * max(0, t_B - t_f)
+
+
 def test_equal_thirds_leave_a_third_of_the_bubble_with_zb_h1_and_none_in_span_with_zb_h2_and_zb_v():
     values = {"P": 8, "M": 32, "t_f": 1, "t_b": 2, "t_w": 1}
     assert 3 * formulas.idle_time_zb_h1(**values) == formulas.idle_time(P=8, t_f=1, t_b=2)

@@ -104,9 +104,8 @@ warmup_1f1b = Formula(
     "warmup_1f1b", Min(M, P - r - 1), "forwards", (_P, _M, _r), f"{_NARAYANAN}, section 2.2.1",
     requires=(_rank_is_a_stage,), result=r"n_{\mathrm{warm}}(r)",
 )
-peak_in_flight_gpipe = Formula(
-    "peak_in_flight_gpipe", M, "micro-batches", (_M,), f"{_NARAYANAN}, section 2.2.1", result="n(r)",
-)
+peak_in_flight_gpipe = Formula("peak_in_flight_gpipe", M, "micro-batches", (_M,), f"{_NARAYANAN}, section 2.2.1",
+                               result="n(r)")
 peak_in_flight_1f1b = Formula(
     "peak_in_flight_1f1b", Min(M, P - r), "micro-batches", (_P, _M, _r), _KORTHIKANTI,
     requires=(_rank_is_a_stage,), result="n(r)",
@@ -170,10 +169,8 @@ memory_ratio_interleaved = Formula(
 _b = Variable("b", "samples in a micro-batch", count=True, minimum=1)
 _s = Variable("s", "positions in a sample", count=True, minimum=1)
 _h = Variable("h", "width of the model", count=True, minimum=1)
-boundary_elements = Formula(
-    "boundary_elements", _b.symbol * _s.symbol * _h.symbol, "elements", (_b, _s, _h), f"{_NARAYANAN}, section 3.2",
-    result=r"n_{\mathrm{boundary}}",
-)
+boundary_elements = Formula("boundary_elements", _b.symbol * _s.symbol * _h.symbol, "elements", (_b, _s, _h),
+                            f"{_NARAYANAN}, section 3.2", result=r"n_{\mathrm{boundary}}")
 sent_per_device = Formula(
     "sent_per_device", 2 * v * boundary_elements.expression, "elements a micro-batch", (_v, _b, _s, _h),
     f"{_NARAYANAN}, sections 2.2.2 and 3.2: activations on, gradients back, by a device with neighbours on both sides",
@@ -199,6 +196,12 @@ idle_time_zb_h1 = Formula(
     f"{_ZERO_BUBBLE}, section 2.3, table 2; {_DEEPSEEK} (ZB1P)", requires=(_short_weight, _enough),
     result=r"t_{\mathrm{idle}}",
 )
+# For any times. The paper's bubble is the last of the three; the others take over when t_w is longer than a forward or
+# than the gradient of the input, and then a longer t_w no longer helps.
+idle_time_zb_h1_any_times = Formula(
+    "idle_time_zb_h1_any_times", (P - 1) * Max(t_f, t_b - t_w, t_f + t_b - 2 * t_w), "time",
+    (_P, _M, _t_f, _t_b, _t_w), _DERIVED, requires=(_part, _enough), result=r"t_{\mathrm{idle}}",
+)
 peak_in_flight_zb_h1 = Formula(
     "peak_in_flight_zb_h1", Min(M, P), "micro-batches", (_P, _M), f"{_ZERO_BUBBLE}, section 2.3", result="n(r)",
 )
@@ -208,10 +211,13 @@ span_idle_time_zb_h2 = Formula(
     f"{_ZERO_BUBBLE}, section 2.3, table 2", requires=(_part, _weight_under_forward, _twice_enough),
     result=r"t_{\mathrm{idle\ in\ span}}",
 )
+span_idle_time_zb_h2_any_times = Formula(
+    "span_idle_time_zb_h2_any_times", (P - 1) * Max(0, t_b - t_w - t_f, t_f + t_b - 3 * t_w), "time",
+    (_P, _M, _t_f, _t_b, _t_w), _DERIVED, requires=(_part, _twice_enough), result=r"t_{\mathrm{idle\ in\ span}}",
+)
 makespan_zb_h2 = Formula(
-    "makespan_zb_h2", M * (t_f + t_b) + (P - 1) * (t_f + Max(0, t_b - 3 * t_w)), "time",
-    (_P, _M, _t_f, _t_b, _t_w), _DERIVED, requires=(_part, _weight_under_forward, _twice_enough),
-    result=r"t_{\mathrm{total}}",
+    "makespan_zb_h2", M * (t_f + t_b) + (P - 1) * Max(t_f, t_b - t_w - t_f, t_f + t_b - 3 * t_w), "time",
+    (_P, _M, _t_f, _t_b, _t_w), _DERIVED, requires=(_part, _twice_enough), result=r"t_{\mathrm{total}}",
 )
 peak_in_flight_zb_h2 = Formula(
     "peak_in_flight_zb_h2", Min(M, 2 * P - 1), "micro-batches", (_P, _M), f"{_ZERO_BUBBLE}, section 2.3",

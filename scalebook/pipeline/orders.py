@@ -74,7 +74,9 @@ def interleaved(stage, stages, microbatches, chunks):
 def zero_bubble_h1(stage, stages, microbatches):
     """ZB-H1: 1F1B in which stage r puts each weight gradient off by r micro-batches.
 
-    Every stage then holds as many micro-batches as the first one (arXiv:2401.10241, section 2.3).
+    Every stage then holds as many micro-batches as the first one (arXiv:2401.10241, section 2.3). In that
+    paper's letters and with M at least P, the bubble is (P - 1) max(T_F, T_B, T_F + T_B - T_W): the paper's, the last
+    of the three, as long as T_W is at most T_F and at most T_B.
 
     >>> "".join(kind for kind, _, _ in zero_bubble_h1(1, 2, 3))
     'FBFBWFBWW'
@@ -85,7 +87,8 @@ def zero_bubble_h1(stage, stages, microbatches):
 def zero_bubble_h2(stage, stages, microbatches):
     """ZB-H2: ZB-H1 with the warm-up doubled and the weight gradients put off twice as long.
 
-    The first device then never waits for its first gradient (arXiv:2401.10241, section 2.3).
+    The first device then never waits for its first gradient (arXiv:2401.10241, section 2.3). With M at least
+    2P - 1, the idle time in a span is (P - 1) max(0, T_B - T_F, T_F + T_B - 2 T_W); it is never negative.
 
     >>> "".join(kind for kind, _, _ in zero_bubble_h2(0, 2, 4))
     'FFFBWFBWBWBW'
@@ -108,7 +111,8 @@ def zero_bubble_v(stage, stages, microbatches):
     """ZB-V: two chunks a device, laid out as a V, so that a gradient starts on the device that forwards started on.
 
     Device r holds pieces r and 2P - 1 - r of the model. Every phase is written as if there were work without end;
-    an operation whose micro-batches are used up is left out (arXiv:2401.10241, section 6, in its figure's order).
+    an operation whose micro-batches are used up is left out (arXiv:2401.10241, section 6, in its figure's order). No
+    device waits within its span if T_F = T_B = T_W and M is at least 2P - 1; with other times it does.
 
     >>> " ".join(f"{kind}{chunk}" for kind, _, chunk in zero_bubble_v(0, 1, 2))
     'F0 F1 B1 W1 F0 B0 W0 F1 B1 W1 B0 W0'
