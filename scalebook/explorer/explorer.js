@@ -69,6 +69,20 @@ function followTheme(element, chart) {
   });
 }
 
+// The chart keeps its container's width. Vega listens to the window only, and a page's columns can still move after
+// the window has taken its new size.
+function followWidth(element, chart, spec) {
+  if (spec.width !== "container") return () => {};
+  let width = element.clientWidth;
+  const observer = new ResizeObserver(() => {
+    if (element.clientWidth === width || element.clientWidth === 0) return;
+    width = element.clientWidth;
+    chart.view.width(width).resize().run();
+  });
+  observer.observe(element);
+  return () => observer.disconnect();
+}
+
 function complain(element, error) {
   const note = document.createElement("p");
   note.className = "explorer-error";
@@ -115,6 +129,7 @@ async function mount(figure) {
   }
   disable();
   followTheme(element, chart);
+  followWidth(element, chart, spec);
   figure.querySelector(".explorer-controls").hidden = false;
   figure.explorer = chart;
   figure.dataset.state = "ready";
@@ -190,7 +205,8 @@ async function render({ model, el }) {
     await vegaFromKernel(model);
     const signals = model.get("signals");
     const values = Object.fromEntries(signals.map((signal) => [signal, model.get(signal)]));
-    const chart = await draw(element, model.get("spec"), model.get("renderer"), values);
+    const spec = model.get("spec");
+    const chart = await draw(element, spec, model.get("renderer"), values);
     const report = () => {
       for (const name of model.get("disabling")) model.set(name, chart.get(name));
       model.set("drawn", model.get("drawn") + 1);
@@ -205,7 +221,8 @@ async function render({ model, el }) {
     }
     report();
     el.explorer = chart;
-    return followTheme(element, chart);
+    const stops = [followTheme(element, chart), followWidth(element, chart, spec)];
+    return () => stops.forEach((stop) => stop());
   } catch (error) {
     complain(element, error);
     throw error;
