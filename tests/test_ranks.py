@@ -188,19 +188,57 @@ def test_a_stopped_rank_does_not_stop_the_deadline(tmp_path):
 
 
 def test_a_deadline_before_the_ranks_are_up_ends_them_too():
-    with pytest.raises(ranks.RankTimeout, match="ranks 0, 1 of 2 had not finished"):
+    with pytest.raises(ranks.RankTimeout, match=r"ranks 0, 1 of 2 had not (started|finished)"):
         ranks.run(programs.sleep, 2, 60, timeout=1e-6)
 
 
 def test_an_interrupt_of_the_parent_ends_the_ranks(tmp_path):
-    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    def interrupt():
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 3, 30)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
     with pytest.raises(KeyboardInterrupt):
         ranks.run(programs.sleep, 3, 60, tmp_path)
-    timer.join()
+    interrupter.join()
     pids = [int(file.read_text()) for file in tmp_path.iterdir()]
     assert len(pids) == 3
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_losing_the_server_that_forks_ranks_is_an_error_and_the_next_run_has_a_new_one(tmp_path):
+    def kill_server():
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2, 30)
+        for child in psutil.Process().children():
+            child.kill()
+
+    killer = threading.Thread(target=kill_server)
+    killer.start()
+    with pytest.raises(ranks.RankError, match="rank 0 of 2 was lost with the server"):
+        ranks.run(programs.sleep, 2, 60, tmp_path)
+    killer.join()
+    pids = [int(file.read_text()) for file in tmp_path.iterdir()]
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    assert len(ranks.run(programs.identity, 2)) == 2
+
+
+def test_an_interrupt_while_the_server_starts_leaves_nothing(tmp_path):
+    ranks.server.stop_server()
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))  # the server imports for a second
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        ranks.run(programs.sleep, 2, 60)
+    timer.join()
+    assert psutil.Process().children() == []
+    assert len(ranks.run(programs.identity, 2)) == 2
+
+
+def test_a_rank_has_the_environment_and_the_folder_of_the_moment(tmp_path, monkeypatch):
+    ranks.run(programs.identity, 1)
+    monkeypatch.setenv("SCALEBOOK_MOMENT", "now")
+    monkeypatch.chdir(tmp_path)
+    assert ranks.run(programs.surroundings, 2) == [("now", str(tmp_path))] * 2
 
 
 def test_after_a_failure_the_next_run_works():
@@ -350,8 +388,8 @@ def test_interrupting_a_script_ends_everything_it_started(tmp_path):
 
 
 def test_killing_a_script_ends_everything_it_started(tmp_path):
-    code, out, err, _ = run_script(tmp_path, SLEEPING.format(folder=str(tmp_path)), kill_after=0)
-    assert (code, out, err) == (-signal.SIGKILL, "", "")
+    left = run_script(tmp_path, SLEEPING.format(folder=str(tmp_path)), kill_after=0)
+    assert left == (-signal.SIGKILL, "", "", [])
 
 
 def test_ranks_run_from_a_notebook_and_print_nothing_into_it(tmp_path):

@@ -19,8 +19,8 @@ NEVER = datetime.timedelta(days=1)  # the deadline is the parent's: no rank give
 
 
 def rank_main(rank, world_size, call, backend, port, report, output, lifeline):
-    """The whole life of a rank. It does not return: the parent ends it."""
-    os.setsid()  # a group of its own: it can be ended with all it started, and ^C reaches the parent alone
+    """The whole life of a rank. It does not return: the parent ends it. The last three are file descriptors."""
+    os.setsid()  # a group of its own, to be ended with all it started
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
     _redirect(output)
     try:
@@ -34,7 +34,7 @@ def rank_main(rank, world_size, call, backend, port, report, output, lifeline):
     sys.stdout.flush()
     sys.stderr.flush()
     body = pickle.dumps(message)
-    with open(report.fileno(), "wb", closefd=False) as pipe:
+    with open(report, "wb", closefd=False) as pipe:
         pipe.write(struct.pack("q", len(body)) + body)
     # Stay until the parent ends this process: closing the connections now would make peers fail that are still busy.
     threading.Event().wait()
@@ -42,16 +42,14 @@ def rank_main(rank, world_size, call, backend, port, report, output, lifeline):
 
 def _end_with_parent(lifeline):
     """End this process and all it started when the parent lets go of its end of the pipe, or is gone."""
-    try:
-        lifeline.recv_bytes()
-    except EOFError:
-        os.killpg(0, signal.SIGKILL)
+    os.read(lifeline, 1)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _redirect(output):
     """Send what the rank prints to the parent, line by line, and make it say where it stands on SIGUSR1."""
-    os.dup2(output.fileno(), 1)
-    os.dup2(output.fileno(), 2)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
     sys.stdout.reconfigure(line_buffering=True)
     faulthandler.enable(file=2, all_threads=False)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)

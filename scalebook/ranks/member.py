@@ -1,7 +1,6 @@
 """One rank as its parent sees it: a process, what has come through its pipes, and how it failed."""
 
 import contextlib
-import multiprocessing
 import os
 import pickle
 import re
@@ -9,8 +8,10 @@ import signal
 import struct
 import time
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 
 SLACK_S = 0.05  # a death is seen by the parent at most about this long after it happened
+END_S = 10  # a killed process is gone in milliseconds; a parent must not wait for one that the system can't end
 KEPT_OUTPUT = 20_000  # bytes of a rank's output that an error can show
 # What a rank's stack shows below the function that it ran: how the process came to be.
 BELOW_THE_CALL = re.compile(r'  File "[^"\n]*ranks/child\.py", line \d+ in rank_main\n(  File .*\n?)*')
@@ -36,22 +37,26 @@ class RankTimeout(RankError, TimeoutError):
 
 @dataclass
 class Member:
-    """One rank as the parent sees it: its process, and what has come through its two pipes so far."""
+    """A rank's process, the parent's ends of its pipes, and what has come through them so far.
+
+    `report` brings what `fn` returned or raised, `output` what the rank printed, `status` its exit code.
+    """
 
     rank: int
     world_size: int
-    process: multiprocessing.Process
-    report: object
-    output: object
-    received: dict = field(default_factory=lambda: {"report": bytearray(), "output": bytearray()})
-    open_pipes: set = field(default_factory=lambda: {"report", "output"})
+    pid: int
+    pipes: dict  # "report", "output", "status" -> file descriptor
+    received: dict = field(default_factory=dict)
+    open_pipes: set = field(default_factory=set)
     message: tuple | None = None
     died_at: float | None = None
 
     def __post_init__(self):
         """Make reading from the pipes never wait."""
-        for pipe in (self.report, self.output):
-            os.set_blocking(pipe.fileno(), False)
+        for name, fd in self.pipes.items():
+            os.set_blocking(fd, False)
+            self.received[name] = bytearray()
+            self.open_pipes.add(name)
 
     @property
     def settled(self):
@@ -67,25 +72,25 @@ class Member:
 
     def waitables(self):
         """What becomes ready when something happens to this rank."""
-        pipes = [getattr(self, name) for name in self.open_pipes]
-        return pipes if self.died_at is not None else [*pipes, self.process.sentinel]
+        return [self.pipes[name] for name in self.open_pipes]
 
     def update(self):
         """Take in what the rank has written, without waiting, and notice its death."""
-        dead = self.process.exitcode is not None  # asked first: what it wrote before is then in the pipes
+        self._drain("status")  # first: what the rank wrote before it died is then in the other pipes
+        dead = "status" not in self.open_pipes
         for name in tuple(self.open_pipes):
             self._drain(name)
-        if self.message is None:
-            body = self.received["report"]
-            if len(body) >= 8 and len(body) - 8 >= struct.unpack_from("q", body)[0]:
-                self.message = pickle.loads(memoryview(body)[8:])
+        body = self.received["report"]
+        if self.message is None and len(body) >= 8 and len(body) - 8 >= struct.unpack_from("q", body)[0]:
+            self.message = pickle.loads(memoryview(body)[8:])
         if dead and self.died_at is None:
             self.died_at = time.monotonic()
 
     def _drain(self, name):
-        fd = getattr(self, name).fileno()
+        if name not in self.open_pipes:
+            return
         with contextlib.suppress(BlockingIOError):
-            while chunk := os.read(fd, 1 << 20):
+            while chunk := os.read(self.pipes[name], 1 << 20):
                 self.received[name] += chunk
                 if name == "output":
                     del self.received[name][:-KEPT_OUTPUT]
@@ -97,11 +102,12 @@ class Member:
 
     def error(self):
         """The failure of this rank as an exception."""
-        name = f"rank {self.rank} of {self.world_size}"
-        printed = self.printed()
+        name, printed = f"rank {self.rank} of {self.world_size}", self.printed()
         if self.message is not None:
             return RankError(f"{name} raised {self.message[2]}\n\n{self.message[3]}{printed}", self.rank)
-        code = self.process.exitcode
+        if len(self.received["status"]) < 8:  # the server that would have told is gone
+            return RankError(f"{name} was lost with the server that forked it{printed}", self.rank)
+        code = struct.unpack("q", self.received["status"])[0]
         if code >= 0:
             return RankError(f"{name} ended with exit code {code} before it returned{printed}", self.rank)
         number = signal.Signals(-code)
@@ -114,13 +120,15 @@ class Member:
 
     def kill(self):
         """End the rank and every process it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # fails in the first moments, before it leads a group
-        self.process.kill()
+        for kill in (os.killpg, os.kill):  # the first fails in the first moments, before the rank leads a group
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(self.pid, signal.SIGKILL)
 
     def close(self):
-        """Wait for the end of the process and give back what it held here."""
-        self.process.join()
-        self.process.close()
-        self.report.close()
-        self.output.close()
+        """Wait for the end of the process, and give back what it held here."""
+        until = time.monotonic() + END_S
+        while "status" in self.open_pipes and time.monotonic() < until:
+            wait([self.pipes["status"]], until - time.monotonic())
+            self._drain("status")
+        for fd in self.pipes.values():
+            os.close(fd)

@@ -1,32 +1,26 @@
 """Run a function on real processes, and bring back what each returned.
 
-The processes come from `multiprocessing`'s fork server, which imports PyTorch once; each rank is then a fork that is
-ready in milliseconds. The parent keeps the rendezvous, the deadline and the right to end every rank: a rank that has
-returned, or failed, waits to be ended. So a failure does not close the connections of its peers, and the first error
-is not buried under theirs.
+Each rank is forked from a server that has imported PyTorch. The parent keeps the rendezvous, the deadline and the
+right to end every rank: a rank that has returned, or failed, waits to be ended. So a failure does not close the
+connections of its peers, and the first error is not buried under theirs.
 """
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import socket
-import sys
-import threading
 import time
-import types
 from multiprocessing.connection import wait
 
 import torch
 import torch.distributed as dist
 
 from . import checks
-from .child import rank_main
 from .member import Member, RankTimeout
+from .server import fork_rank
 
 GRACE_S = 0.2  # how long the parent looks for an earlier failure after it has seen one
-STARTING = threading.Lock()  # two threads must not both hide the main module
-PRELOADED = ("torch", "torch.distributed", "scalebook.ranks")
+PRELOADED = ("torch", "torch.distributed", "scalebook.ranks", "scalebook.ranks.child")
 
 
 def run(fn, world_size, *args, timeout=60, backend=None):
@@ -52,20 +46,18 @@ def run(fn, world_size, *args, timeout=60, backend=None):
     backend = checks.choose_backend(backend, world_size)
     call = checks.pack_call(fn, args)
     deadline = time.monotonic() + timeout
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOADED, fn.__module__])
     store = _open_store()
-    lifeline, held_by_parent = context.Pipe(duplex=False)
+    lifeline, held_by_parent = os.pipe()
     ranks = []
     try:
-        with _hidden_main():
-            for rank in range(world_size):
-                ranks.append(_start(context, rank, world_size, call, backend, store.port, lifeline))
+        for rank in range(world_size):
+            arguments = (rank, world_size, call, backend, store.port)
+            ranks.append(_start(arguments, [*PRELOADED, fn.__module__], lifeline, deadline, timeout))
         _collect(ranks, deadline, timeout)
         return [member.result() for member in ranks]
     finally:
-        held_by_parent.close()  # a rank ends itself when it sees this, also one whose start was interrupted
-        lifeline.close()
+        os.close(held_by_parent)  # a rank ends itself when it sees this, also one whose start was interrupted
+        os.close(lifeline)
         for member in ranks:
             member.kill()
         for member in ranks:
@@ -112,41 +104,25 @@ def _open_store():
     )
 
 
-@contextlib.contextmanager
-def _hidden_main():
-    """Hide the caller's main module while ranks start.
-
-    `multiprocessing` would run a script again in each rank to rebuild `__main__`. Without a `__main__` guard that
-    starts ranks from ranks. No rank needs the main module, because `fn` comes from another.
-    """
-    with STARTING:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = main
-
-
-def _start(context, rank, world_size, call, backend, port, lifeline):
+def _start(arguments, modules, lifeline, deadline, timeout):
     """Start one rank; return the parent's view of it."""
-    report, report_end = context.Pipe(duplex=False)
-    output, output_end = context.Pipe(duplex=False)
-    process = context.Process(
-        target=rank_main,
-        args=(rank, world_size, call, backend, port, report_end, output_end, lifeline),
-        name=f"rank {rank}",
-    )
+    rank, world_size = arguments[:2]
+    ours, theirs = zip(*(os.pipe() for _ in range(3)), strict=True)
     try:
-        process.start()
-    except BaseException:
-        report.close()
-        output.close()
+        report, output, status = theirs
+        patience = max(0.001, deadline - time.monotonic())
+        pid = fork_rank(modules, arguments, [report, output, lifeline, status], patience)
+    except BaseException as error:
+        for fd in ours:
+            os.close(fd)
+        if isinstance(error, TimeoutError):
+            names = list(range(rank, world_size))
+            raise RankTimeout(f"{_listed(names)} of {world_size} had not started after {timeout} s", names) from None
         raise
     finally:
-        report_end.close()
-        output_end.close()
-    return Member(rank, world_size, process, report, output)
+        for fd in theirs:
+            os.close(fd)
+    return Member(rank, world_size, pid, dict(zip(("report", "output", "status"), ours, strict=True)))
 
 
 def _collect(ranks, deadline, timeout):
@@ -178,13 +154,12 @@ def _late(unfinished, world_size, timeout):
     """The error for ranks that had not finished: each is asked to write where it stands."""
     for member in unfinished:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(member.process.pid, signal.SIGUSR1)
+            os.kill(member.pid, signal.SIGUSR1)
     _settle(unfinished, GRACE_S)
     numbers = [member.rank for member in unfinished]
-    noun = "rank" if len(numbers) == 1 else "ranks"
-    listed = ", ".join(map(str, numbers))
-    return RankTimeout(
-        f"{noun} {listed} of {world_size} had not finished after {timeout} s"
-        + "".join(member.printed() for member in unfinished),
-        numbers,
-    )
+    stands = "".join(member.printed() for member in unfinished)
+    return RankTimeout(f"{_listed(numbers)} of {world_size} had not finished after {timeout} s{stands}", numbers)
+
+
+def _listed(numbers):
+    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers))
