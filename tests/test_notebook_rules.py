@@ -184,7 +184,7 @@ BAD = [
     (structure.exercises_have_solutions, without("solution-3"), "'ex-3' has no code cell"),
     (structure.exercises_have_solutions,
      source("solution-3-start", "```{solution-start} ex-3\n```"), "is not folded"),
-    (structure.exercises_have_solutions, metadata("check-2", tags=[]), "1 cells check an answer"),
+    (structure.exercises_have_solutions, source("check-2", "check(None)"), "1 cells check an answer"),
     (structure.code_is_not_nested, source("trap", "## The trap\n\n```{code-cell}\nx = 1\n```"), "code-cell"),
     (structure.code_is_not_nested, source("trap", "## The trap\n\n:::{admonition} A\nx"), "does not close it"),
     (structure.derivation_and_validation_assert, source("derive-check", "difference = 0"), "'Derive' has no assert"),

@@ -62,13 +62,17 @@ def run(path, *, folder=None, environment=None, timeout=CELL_TIMEOUT):
 
     client = NotebookClient(
         notebook, timeout=timeout, kernel_name=KERNELSPEC["name"], record_timing=False, store_widget_state=False,
+        # The kernel's own start-up remarks are not the chapter's.
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
         resources={"metadata": {"path": str(folder or path.resolve().parent)}},
         on_cell_execute=note_start, on_cell_executed=note_end)
     try:
         client.execute(env={**os.environ, **STATIC, **(environment or {})})
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         cell = _running_cell(notebook, started, seconds)
-        raise CellFailed(_failure(path, cell, _traceback(cell) or str(error))) from error
+        told = [str(error)] if isinstance(error, CellTimeoutError) else []
+        told = [*told, _traceback(cell)] if _traceback(cell) else [str(error)]
+        raise CellFailed(_failure(path, cell, "\n".join(told))) from error
     for cell in notebooks.code_cells(notebook):
         written = "".join(o.text for o in cell.outputs if o.output_type == "stream" and o.name == "stderr")
         if written:

@@ -1,8 +1,9 @@
 """Listings: cells that show a function of the library, verbatim.
 
 A code cell whose metadata has `"listing": "scalebook.module:name"` holds that object's source, word for word. Several
-names stand with commas between them (`"scalebook.pipeline:Operation,order_1f1b"`), a method is `module:Class.method`
-(its indentation is taken off, so that the cell runs), a constant is named like a function. The command
+names stand with commas between them (`"scalebook.moe:route,capacity"`; each may name its own module), a method is
+`module:Class.method` (its indentation is taken off, so that the cell runs), a constant is named like a function. The
+command
 
     python -m scalebook.book.listings            # rewrite every listing from the library
     python -m scalebook.book.listings --check    # change nothing; exit 1 when one differs
@@ -37,12 +38,24 @@ def sources(specification):
     >>> print(sources("scalebook.book.listings:main").splitlines()[0])
     def main(arguments=None):
     """
-    module, _, names = specification.partition(":")
-    names = [name.strip() for name in names.split(",")]
-    if not module or not all(part.isidentifier() for name in names for part in name.split(".")):
-        raise ValueError(f"listing = {specification!r} is not allowed; it must be 'package.module:name', "
-                         "'package.module:Class.method', or several names with commas between them")
-    return "\n\n\n".join(_source_of(module, name) for name in names)
+    return "\n\n\n".join(_source_of(module, name) for module, name in objects(specification))
+
+
+def objects(specification):
+    """Return the (module, name) pairs of a listing; a name without a module stands in the one before it.
+
+    >>> objects("scalebook.book.listings:sources,main")
+    [('scalebook.book.listings', 'sources'), ('scalebook.book.listings', 'main')]
+    """
+    found, module = [], ""
+    for part in specification.split(","):
+        before, colon, name = part.strip().rpartition(":")
+        module = before if colon else module
+        if not all(word.isidentifier() for word in [*module.split("."), *name.split(".")]):
+            raise ValueError(f"listing = {specification!r} is not allowed; it must be 'package.module:name', "
+                             "'package.module:Class.method', or several with commas between them")
+        found.append((module, name))
+    return found
 
 
 def _source_of(module, name):
@@ -58,14 +71,16 @@ def _source_of(module, name):
 @cache
 def _parsed(module):
     """Return (path, text, tree) of a module without importing it."""
-    try:
-        found = importlib.util.find_spec(module)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"listing: no module {module!r} ({error})") from error
-    if found is None or not found.origin or not found.origin.endswith(".py"):
-        raise ValueError(f"listing: no Python module {module!r}")
-    text = Path(found.origin).read_text(encoding="utf-8")
-    return found.origin, text, ast.parse(text)
+    top, *parts = module.split(".")
+    # find_spec of a submodule would import its package; of a top-level name it only looks.
+    found = importlib.util.find_spec(top)
+    for location in (found.submodule_search_locations or [] if found else []):
+        folder = Path(location, *parts)
+        for path in (folder / "__init__.py", folder.with_suffix(".py") if parts else folder / "__init__.py"):
+            if path.is_file():
+                text = path.read_text(encoding="utf-8")
+                return str(path), text, ast.parse(text)
+    raise ValueError(f"listing: no Python module {module!r}")
 
 
 def _locate(module, parts):
@@ -122,8 +137,9 @@ def names_in(source):
     return defined, at_once - defined, later - defined
 
 
-def _import_line(module, name):
-    """Return the import that brings `name`, as `module` itself has it."""
+def _import_line(modules, name):
+    """Return the import that brings `name`, as the first of the listing's modules that has it does."""
+    module = next((m for m in modules if _definition(_parsed(m)[2].body, name)), modules[0])
     path, _, tree = _parsed(module)
     node = _definition(tree.body, name)
     if isinstance(node, ast.Import):
@@ -154,10 +170,10 @@ def missing_names(notebook):
     for cell in notebooks.code_cells(notebook):
         defined, at_once, later = needs[cell["id"]]
         if "listing" in cell.metadata:
-            module = cell.metadata["listing"].partition(":")[0]
+            modules = [module for module, _ in objects(cell.metadata["listing"])]
             for name in sorted((at_once - so_far) | (later - everywhere)):
                 complaints.append(f"cell {cell['id']}: the listing {cell.metadata['listing']} uses {name!r}, which no "
-                                  f"earlier cell defines; add to the setup cell: {_import_line(module, name)}")
+                                  f"earlier cell defines; add to the setup cell: {_import_line(modules, name)}")
         so_far = so_far | defined
     return complaints
 
@@ -166,7 +182,10 @@ def sync(notebook):
     """Put every listing's source into its cell; return the ids of the cells that differed."""
     changed = []
     for cell in listing_cells(notebook):
-        source = sources(cell.metadata["listing"])
+        try:
+            source = sources(cell.metadata["listing"])
+        except ValueError as error:
+            raise ValueError(f"cell {cell['id']}: {error}") from error
         if cell.source != source:
             cell.source = source
             changed.append(cell["id"])
@@ -183,7 +202,11 @@ def main(arguments=None):
     complaints = []
     for path in notebooks.find(options.chapters, options.folder):
         notebook = notebooks.read(path)
-        changed = sync(notebook)
+        try:
+            changed = sync(notebook)
+        except ValueError as error:
+            complaints.append(f"{path.name}: {error}")
+            continue
         complaints += [f"{path.name}: {line}" for line in missing_names(notebook)]
         if options.check:
             complaints += [f"{path.name}: cell {cell}: the listing differs from the library; run "

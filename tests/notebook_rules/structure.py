@@ -4,7 +4,7 @@ import ast
 import itertools
 import re
 
-from tests.notebook_rules.common import headings, section, shows_explorer, tree_of, where
+from tests.notebook_rules.common import calls, headings, section, shows_explorer, tree_of, where
 
 SECTIONS = ("The question", "Derive", "Build", "Validate", "Explore", "The trap", "In the wild", "History",
             "Exercises", "In one breath")
@@ -12,7 +12,6 @@ EXPLORERS = {"04_pipeline_parallelism": 4}
 EXPLORERS_LEAST = 3
 EXERCISES_LEAST = 6
 CHECKED_LEAST = 2
-CHECK_TAG = "answer-check"
 
 
 def sections_stand_in_order(notebook, name=""):
@@ -64,7 +63,7 @@ def exercises_have_solutions(notebook, name=""):
 
     An exercise is `{exercise}` or `{exercise-start}` with `:label: x`. Its solution is gated: a Markdown cell with
     `{solution-start} x` and `:class: dropdown`, its cells, and a cell with `{solution-end}`. A cell that tells the
-    reader whether the answer is right bears the tag `answer-check`.
+    reader whether the answer is right, and for usual wrong answers why not, calls `exercises.check(..., wrong=...)`.
     """
     cells = section(notebook, "Exercises")
     prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
@@ -97,9 +96,12 @@ def exercises_have_solutions(notebook, name=""):
         offences.append(f"the solution of {opened!r} does not end")
     offences += [f"exercise {label!r} has no solution" for label in labels if label not in solved]
     offences += [f"the solution of {label!r} has no exercise" for label in sorted(solved - set(labels))]
-    checks = [cell for cell in cells if cell.cell_type == "code" and CHECK_TAG in cell.metadata.get("tags", [])]
+    checks = [cell for cell in cells if cell.cell_type == "code" and any(
+        called == "check" and any(keyword.arg == "wrong" for keyword in call.keywords)
+        for call, called in calls(tree_of(cell)))]
     if len(checks) < CHECKED_LEAST:
-        offences.append(f"{len(checks)} cells check an answer (tag {CHECK_TAG!r}); there are at least {CHECKED_LEAST}")
+        offences.append(f"{len(checks)} cells check an answer (exercises.check(..., wrong=...)); at least "
+                        f"{CHECKED_LEAST} do")
     return offences
 
 

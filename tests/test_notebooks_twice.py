@@ -1,0 +1,93 @@
+"""What people do with a chapter: run a cell again, open it in an empty folder, have another number of cores."""
+
+from copy import deepcopy
+
+import pytest
+
+from scalebook.book import execute, notebooks
+from tests import sample_chapter as sample
+
+CHAPTERS = notebooks.chapters()
+for_every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+
+
+def doubled(notebook):
+    """A notebook in which each code cell stands twice in a row."""
+    made = deepcopy(notebook)
+    made.cells = []
+    for cell in notebook.cells:
+        made.cells.append(cell)
+        if cell.cell_type == "code":
+            again = deepcopy(cell)
+            again["id"] = f"{cell['id'][:50]}-again"
+            made.cells.append(again)
+    return made
+
+
+def run_doubled(path, folder):
+    """Run each cell of a chapter twice in a row; raises CellFailed when one cannot be."""
+    copy = folder / f"twice-{path.name}"
+    notebooks.write(copy, doubled(notebooks.read(path)))
+    return execute.run(copy)
+
+
+def text_outputs(notebook):
+    """What nbval compares: the text of each cell's outputs, measured cells and pictures left out."""
+    found = {}
+    for cell in notebooks.code_cells(notebook):
+        if "nbval-ignore-output" not in cell.metadata.get("tags", []):
+            found[cell["id"]] = [(o.name, o.text) if o.output_type == "stream" else
+                                 {kind: data for kind, data in o.data.items() if kind != "image/png"}
+                                 for o in cell.outputs]
+    return found
+
+
+def run_with_threads(path, folder, threads):
+    """Run a chapter in an empty folder with so many threads; return (text outputs, seconds by cell)."""
+    folder.mkdir()
+    count = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    notebook, seconds = execute.run(path, folder=folder, environment=count)
+    assert list(folder.iterdir()) == [], "the chapter leaves files in the folder where it runs"
+    return text_outputs(notebook), seconds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@for_every_chapter
+def test_every_cell_can_be_run_twice_in_a_row(path, tmp_path):
+    _, seconds = run_doubled(path, tmp_path)
+    assert len(seconds) == 2 * len(notebooks.code_cells(notebooks.read(path)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@for_every_chapter
+def test_a_chapter_gives_the_same_text_in_an_empty_folder_with_one_thread_and_with_two(path, tmp_path):
+    one, _ = run_with_threads(path, tmp_path / "one", 1)
+    two, seconds = run_with_threads(path, tmp_path / "two", 2)
+    assert one == two
+    assert execute.over_limits(execute.report_of({path.stem: seconds})) == []
+
+
+def book(tmp_path, *sources):
+    cells = [sample.code(f"cell-{number}", source) for number, source in enumerate(sources)]
+    path = tmp_path / "01_x.ipynb"
+    notebooks.write(path, sample.v4.new_notebook(cells=cells))
+    return path
+
+
+def test_a_cell_that_cannot_be_run_again_is_caught(tmp_path):
+    path = book(tmp_path, "x = [1]", "last = x.pop()")
+    execute.run(path)
+    with pytest.raises(execute.CellFailed, match="cell cell-1-again failed"):
+        run_doubled(path, tmp_path)
+
+
+def test_a_file_left_behind_and_a_print_that_depends_on_threads_are_caught(tmp_path):
+    path = book(tmp_path, "open('left.txt', 'w').close()")
+    with pytest.raises(AssertionError, match="leaves files"):
+        run_with_threads(path, tmp_path / "left", 1)
+    path = book(tmp_path, "import os\nprint(os.environ['OMP_NUM_THREADS'])")
+    one, _ = run_with_threads(path, tmp_path / "one", 1)
+    two, _ = run_with_threads(path, tmp_path / "two", 2)
+    assert one != two
