@@ -80,14 +80,15 @@ class Symbols(_Table):
     def row(self, name, variable):
         """One row of the table."""
         latex = variable.latex or name
-        return ([nodes.math(text=latex)], [nodes.literal(text=name)], [nodes.Text(variable.meaning)],
-                [nodes.Text("count" if variable.count else _unit(variable.unit))])
+        unit = "count" if variable.count else _unit(variable.unit)
+        return ([[nodes.math(text=latex)]], [[nodes.literal(text=name)]], [[nodes.Text(variable.meaning)]],
+                [[nodes.Text(unit)]])
 
 
 class Formulas(_Table):
-    """The table of a module's formulas: name, equation, unit, source."""
+    """The table of a module's formulas: name and source, unit, equation and its conditions."""
 
-    headings = ("Name", "Formula", "Unit", "Source")
+    headings = ("Name in code, and source", "Unit", "Formula")
 
     def items(self, formulas):
         """The formulas, by name."""
@@ -96,11 +97,9 @@ class Formulas(_Table):
     def row(self, name, formula):
         """One row of the table."""
         left = f"{formula.result} = " if formula.result else ""
-        equation = [nodes.math(text=rf"\displaystyle {left}{formula.latex}")]
-        for _, words in formula.requires:
-            equation += [nodes.Text(" "), nodes.emphasis(text=f"({words})")]
-        return ([nodes.literal(text=name)], equation, [nodes.Text(_unit(formula.unit))],
-                _linked(formula.source))
+        equation = [[nodes.math(text=rf"\displaystyle {left}{formula.latex}")]]
+        equation += [[nodes.emphasis(text=words)] for _, words in formula.requires]
+        return [[nodes.literal(text=name)], _linked(formula.source)], [[nodes.Text(_unit(formula.unit))]], equation
 
 
 def _unit(unit):
@@ -121,13 +120,14 @@ def _linked(source):
 def _table(headings, rows):
     group = nodes.tgroup(cols=len(headings))
     group += [nodes.colspec(colwidth=1) for _ in headings]
-    group += nodes.thead("", _row([[nodes.Text(heading)] for heading in headings]))
+    group += nodes.thead("", _row([[[nodes.Text(heading)]] for heading in headings]))
     group += nodes.tbody("", *[_row(row) for row in rows])
     return nodes.table("", group, classes=["notation"])
 
 
 def _row(cells):
-    return nodes.row("", *[nodes.entry("", nodes.paragraph("", "", *cell)) for cell in cells])
+    """A row whose cells are lists of paragraphs, each a list of inline nodes."""
+    return nodes.row("", *[nodes.entry("", *[nodes.paragraph("", "", *line) for line in cell]) for cell in cells])
 
 
 def setup(app):
