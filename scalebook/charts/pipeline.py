@@ -127,7 +127,7 @@ def gantt_chart():
     words = (
         chosen.properties(name="words")
         .transform_calculate(text="'step ' + format(datum.makespan, '.4~r') + ',  idle ' + format(datum.share, '.1%')"
-                             " + ' of it,  at most ' + format(datum.peak, '.4~r') + ' micro-batches in flight'")
+                             " + ',  ' + format(datum.peak, '.4~r') + ' micro-batches in flight'")
         .mark_text(align="left", fontSize=13)
         .encode(x=alt.value(0), y=alt.value(-10), text="text:N")
     )
@@ -166,9 +166,8 @@ def memory_chart():
     )
     words = (
         alt.Chart(alt.Data(values=[{}]), name="words").transform_calculate(M="M").transform_calculate(**held)
-        .transform_calculate(text="'stage ' + " + stage + " + ' of ' + P + ', M = ' + M + ':  GPipe '"
-                             " + format(datum['GPipe'], '.4~r') + ',  1F1B ' + format(datum['1F1B'], '.4~r')"
-                             " + ' layers'")
+        .transform_calculate(text="'stage ' + " + stage + " + ':  GPipe ' + format(datum['GPipe'], '.4~r')"
+                             " + ',  1F1B ' + format(datum['1F1B'], '.4~r') + ' layers'")
         .mark_text(align="left", fontSize=13).encode(x=alt.value(8), y=alt.value(12), text="text:N")
     )
     return alt.layer(lines, points, words).properties(height=300)
@@ -199,8 +198,7 @@ def needed_chart():
     first, second = (f"format(datum['{name}'], 'd')" for name in needed)
     words = (
         chosen.properties(name="words")
-        .transform_calculate(text=f"datum.P + ' stages:  M = ' + {first} + ' for the overhead,  ' + {second}"
-                             " + ' for the share'")
+        .transform_calculate(text=f"'P = ' + datum.P + ':  ' + {first} + ' (overhead),  ' + {second} + ' (share)'")
         .mark_text(align="right", fontSize=13).encode(x=alt.value("width"), y=alt.value("height"), text="text:N")
     )
     words = words.encode(y=alt.YValue(alt.ExprRef("height - 12")))
