@@ -35,6 +35,14 @@ def raise_on(rank, world_size, failing, delays):
     dist.all_reduce(torch.ones(3))
 
 
+def raise_then_exit(rank, world_size, failing, later):
+    dist.barrier()
+    if rank == failing:
+        raise ZeroDivisionError("first")
+    time.sleep(later)
+    os._exit(1)
+
+
 def exit_on(rank, world_size, failing, code):
     dist.barrier()
     if rank == failing:
@@ -42,16 +50,25 @@ def exit_on(rank, world_size, failing, code):
     dist.all_reduce(torch.ones(3))
 
 
-def signal_on(rank, world_size, failing, number, at, folder):
-    """One rank sends itself a signal at a given time; each has written down its process and its ports."""
+def signal_on(rank, world_size, failing, number, folder):
+    """One rank sends itself a signal and writes down when; each has written down its process and its ports."""
     dist.barrier()
     ports = [c.laddr.port for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN]
     (folder / f"{rank}.txt").write_text(f"{os.getpid()} {' '.join(map(str, ports))}")
     dist.barrier()
     if rank == failing:
-        time.sleep(max(0, at - time.monotonic()))
+        time.sleep(0.3)  # by now the others wait in the collective below
+        (folder / "sent").write_text(str(time.monotonic()))
         os.kill(os.getpid(), number)
     dist.all_reduce(torch.ones(3))
+
+
+def claim_a_lost_peer_then_die(rank, world_size, later):
+    """Rank 0 says that it has lost a peer well before the news of the death comes; rank 1 dies."""
+    if rank == 0:
+        raise RuntimeError("pair.cc: Connection closed by peer [127.0.0.1]:1")
+    time.sleep(later)
+    os._exit(3)
 
 
 def never_join(rank, world_size, failing):

@@ -260,17 +260,17 @@ def test_overwriting_the_gradient_leaves_the_last_micro_batch_alone(reference, s
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_measured_makespan_is_the_simulated_one(schedule):
-    simulated = float(simulate(schedule, P, M, 0.03, 0.06, chunks=default_chunks(schedule)).makespan)
-    for _ in range(3):  # another program may take the cores for a moment
-        measured = lab.measure_makespan(schedule, P, M, 0.03, 0.06)
+    simulated = float(simulate(schedule, P, M, 0.04, 0.08, chunks=default_chunks(schedule)).makespan)
+    for _ in range(5):  # another program may take the cores for a moment
+        measured = lab.measure_makespan(schedule, P, M, 0.04, 0.08)
         assert_really_ran(measured.operations, measured.simulated)
         assert float(measured.simulated.makespan) == pytest.approx(simulated)
         assert measured.seconds >= simulated
-        if measured.seconds < 1.15 * simulated:
+        if measured.seconds < 1.2 * simulated:
             break
-    assert measured.seconds < 1.15 * simulated  # on a quiet machine 1 to 5 % more
+    assert measured.seconds < 1.2 * simulated  # on a quiet machine 1 to 5 % more
     if schedule in ("gpipe", "1f1b"):
-        assert simulated == pytest.approx(float(makespan(P=P, M=M, t_f=0.03, t_b=0.06)))
+        assert simulated == pytest.approx(float(makespan(P=P, M=M, t_f=0.04, t_b=0.08)))
 
 
 # Failures

@@ -4,6 +4,7 @@ import datetime
 import faulthandler
 import os
 import pickle
+import re
 import signal
 import socket
 import struct
@@ -16,6 +17,9 @@ import torch
 import torch.distributed as dist
 
 NEVER = datetime.timedelta(days=1)  # the deadline is the parent's: no rank gives up by itself
+
+# What gloo and NCCL say where another process is gone: then this rank's failure is a consequence.
+LOST_A_PEER = re.compile(r"Error: .*(Connection (closed|reset) by peer|Broken pipe|remote process exited)")
 
 
 def rank_main(rank, world_size, call, backend, port, report, output, lifeline):
@@ -30,7 +34,8 @@ def rank_main(rank, world_size, call, backend, port, report, output, lifeline):
     except BaseException as error:
         summary = traceback.format_exception_only(error)[-1].strip()
         error.__traceback__ = error.__traceback__.tb_next  # this function's own frame tells a reader nothing
-        message = ("raised", time.monotonic(), summary, "".join(traceback.format_exception(error)).strip())
+        text = "".join(traceback.format_exception(error)).strip()  # with the errors that led to this one
+        message = ("raised", time.monotonic(), summary, text, LOST_A_PEER.search(text) is not None)
     sys.stdout.flush()
     sys.stderr.flush()
     body = pickle.dumps(message)

@@ -70,6 +70,11 @@ class Member:
             return self.message[1] if self.message[0] == "raised" else None
         return None if self.died_at is None else self.died_at - SLACK_S
 
+    @property
+    def lost_a_peer(self):
+        """Whether the rank failed because another one was gone."""
+        return self.message is not None and self.message[0] == "raised" and self.message[4]
+
     def waitables(self):
         """What becomes ready when something happens to this rank."""
         return [self.pipes[name] for name in self.open_pipes]

@@ -20,6 +20,7 @@ from .member import Member, RankTimeout
 from .server import fork_rank
 
 GRACE_S = 0.2  # how long the parent looks for an earlier failure after it has seen one
+CAUSE_S = 5  # and how long for the death of a rank, when others say that they have lost one
 PRELOADED = ("torch", "torch.distributed", "scalebook.ranks", "scalebook.ranks.child")
 
 
@@ -130,10 +131,18 @@ def _collect(ranks, deadline, timeout):
     while not all(member.settled for member in ranks):
         _update(ranks, deadline)
         if any(member.failed_at is not None for member in ranks):
-            _settle(ranks, GRACE_S)
-            raise min((m for m in ranks if m.failed_at is not None), key=lambda m: m.failed_at).error()
+            raise _first_failure(ranks).error()
         if time.monotonic() >= deadline and not all(member.settled for member in ranks):
             raise _late([member for member in ranks if not member.settled], len(ranks), timeout)
+
+
+def _first_failure(ranks):
+    """The rank that failed first, once one has: news of an earlier failure may still be on its way."""
+    _settle(ranks, GRACE_S)
+    until = time.monotonic() + CAUSE_S
+    while all(m.lost_a_peer for m in ranks if m.failed_at is not None) and time.monotonic() < until:
+        _update(ranks, until)
+    return min((m for m in ranks if m.failed_at is not None), key=lambda m: (m.lost_a_peer, m.failed_at))
 
 
 def _update(ranks, until):
