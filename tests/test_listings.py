@@ -186,6 +186,9 @@ def test_an_unknown_chapter_is_refused_with_the_nearest(folder):
         notebooks.find(["01_y"], folder)
     with pytest.raises(ValueError, match="no notebook"):
         notebooks.find([], folder / "nothing")
+    result = run("--folder", folder, "01_y")
+    assert result.returncode == 2
+    assert result.stderr.endswith("error: no chapter is named '01_y'; the nearest are 01_x\n")
 
 
 def test_a_listing_on_a_markdown_cell_is_refused():

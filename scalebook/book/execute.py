@@ -169,8 +169,12 @@ def main(arguments=None):
     parser.add_argument("--report", type=Path, help="write the seconds of every cell to this JSON file")
     parser.add_argument("--timeout", type=float, default=CELL_TIMEOUT, help="seconds after which a cell is interrupted")
     options = parser.parse_args(arguments)
+    try:
+        paths = notebooks.find(options.chapters, options.folder)
+    except ValueError as error:
+        parser.error(str(error))
     seconds_by_chapter = {}
-    for path in notebooks.find(options.chapters, options.folder):
+    for path in paths:
         try:
             notebook, seconds = run(path, timeout=options.timeout)
         except CellFailed as error:

@@ -199,8 +199,12 @@ def main(arguments=None):
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when a listing differs")
     parser.add_argument("--folder", type=Path, default=notebooks.CHAPTERS, help="where the chapters lie")
     options = parser.parse_args(arguments)
+    try:
+        paths = notebooks.find(options.chapters, options.folder)
+    except ValueError as error:
+        parser.error(str(error))
     complaints = []
-    for path in notebooks.find(options.chapters, options.folder):
+    for path in paths:
         notebook = notebooks.read(path)
         try:
             changed = sync(notebook)
