@@ -29,7 +29,8 @@ def opened(browser, site):
 
     def open_page(name):
         if name not in found:
-            page, watch = watched_page(browser, viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
+            page, watch = watched_page(browser, viewport={"width": 1280, "height": 900}, reduced_motion="reduce",
+                                       color_scheme="light")
             page.goto(f"{site}/{name}")
             found[name] = page, watch
         return found[name]

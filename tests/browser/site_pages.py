@@ -1,6 +1,7 @@
 """The built site as the tests meet it: its pages, its explorers, and a server that hands them out."""
 
 import json
+import os
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SITE = ROOT / "_build" / "html"
-MISSING = "the book is not built: run `make book` first (there is no _build/html/index.html)"
+SITE = Path(os.environ.get("SCALEBOOK_SITE", ROOT / "_build" / "html"))  # another built copy can be tested too
+MISSING = f"the book is not built: run `make book` first (there is no {SITE.name}/index.html in {SITE.parent.name}/)"
 
 
 @dataclass(frozen=True)

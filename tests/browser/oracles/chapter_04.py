@@ -53,19 +53,20 @@ def gantt(schedule, P, M, ratio):
 def memory(P, M, where):
     stage = {"first": 0, "middle": P // 2, "last": P - 1}[where]
 
-    def layers(m):
-        gpipe, one, again = (
-            formulas.layers_held_gpipe(P=P, M=m, L=96), formulas.layers_held_1f1b(P=P, M=m, r=stage, L=96),
+    def layers(m):  # of one M or of an array of them
+        return {
+            "GPipe": formulas.layers_held_gpipe(P=P, M=m, L=96),
+            "1F1B": formulas.layers_held_1f1b(P=P, M=m, r=stage, L=96),
             # a layer keeps 217 times its input: 34 + 5 * 80 bytes over 2, in GPT-3's shape
-            Fraction(formulas.memory_gpipe_rematerialised(P=P, M=m, N=m, L=96, a=217)) / 217)
-        return {"GPipe": gpipe, "1F1B": one, "GPipe, rematerialised": again}
+            "GPipe, rematerialised": formulas.memory_gpipe_rematerialised(P=P, M=m, N=m, L=96, a=217) / 217}
 
-    def points(m):
-        return [{"x": m, "y": held, "color": name} for name, held in layers(m).items()]
-
-    text = (f"stage {stage} of {P}, M = {M}:  GPipe {significant(layers(M)['GPipe'])},  "
-            f"1F1B {significant(layers(M)['1F1B'])} layers")
-    return {"curve": [row for m in range(1, 65) for row in points(m)], "chosen": points(M), "words": [{"text": text}]}
+    curve = [{"x": m, "y": held, "color": name} for name, values in layers(list(range(1, 65))).items()
+             for m, held in enumerate(values, 1)]
+    here = layers(M)
+    text = (f"stage {stage} of {P}, M = {M}:  GPipe {significant(here['GPipe'])},  "
+            f"1F1B {significant(here['1F1B'])} layers")
+    return {"curve": curve, "chosen": [{"x": M, "y": held, "color": name} for name, held in here.items()],
+            "words": [{"text": text}]}
 
 
 @oracle("needed")
