@@ -15,7 +15,7 @@ TICKS = 4  # a unit of time in the packed schedules: halves of halves stay whole
 GANTT_GRID = {"schedule": SCHEDULES, "P": (2, 4, 8), "M": (8, 16, 24), "ratio": (1, 2, 3)}
 SLOW_GRID = {"P": (2, 4, 8), "M": (8, 16, 32), "place": ("first", "middle", "last"), "send": (0, 0.1, 0.25, 0.5)}
 LAYERS = 96  # GPT-3's, so that every stage count below divides it
-LAYER_KEEPS = (34 + 5 * 80) // 2  # what a layer keeps over its input: 34 + 5as/h bytes over 2; GPT-3 has as/h = 80
+LAYER_KEEPS = (34 + 80) // 2  # what a layer keeps over its input: 34 + 5as/h bytes over 2; GPT-3 has 5as/h = 80
 NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved", "zb-h1": "ZB-H1", "zb-h2": "ZB-H2",
          "zb-v": "ZB-V"}
 

@@ -12,7 +12,10 @@ arXiv:2104.04473, section 2.2.2; ZB-H1 and ZB-H2, arXiv:2401.10241, section 2.3;
 
 
 def gpipe(stage, stages, microbatches):
-    """All forwards, then all backwards (GPipe, arXiv:1811.06965, figure 2c).
+    """All forwards, then all backwards (arXiv:2104.04473, figure 3).
+
+    GPipe's own figure (arXiv:1811.06965, figure 2c) runs the backwards from the last micro-batch to the first, in the
+    same time.
 
     >>> gpipe(0, 4, 2)
     [('F', 0, 0), ('F', 1, 0), ('B', 0, 0), ('B', 1, 0)]

@@ -76,11 +76,13 @@ def check_dependencies(pipeline, when):
     place = {holding: piece for piece, holding in holder.items()}
     for (kind, stage, chunk, microbatch), op in when.items():
         if kind != "F":
-            _check_after(op, when["F" if kind == "B" else "B", stage, chunk, microbatch], 0)
-        neighbour = holder.get(place[stage, chunk] + {"F": -1, "B": 1, "W": len(holder)}[kind])
+            check_after(op, when["F" if kind == "B" else "B", stage, chunk, microbatch], 0)
+        if kind == "W":
+            continue
+        neighbour = holder.get(place[stage, chunk] + (-1 if kind == "F" else 1))
         if neighbour is not None:
             lag = 0 if neighbour[0] == stage else pipeline.send
-            _check_after(op, when[kind, *neighbour, microbatch], lag)
+            check_after(op, when[kind, *neighbour, microbatch], lag)
 
 
 def check_devices(operations):
@@ -109,7 +111,8 @@ def count_in_flight(pipeline, operations):
     return tuple(Fraction(chunks, pipeline.chunks) for chunks in peak)
 
 
-def _check_after(op, before, lag):
+def check_after(op, before, lag):
+    """An operation starts no earlier than `lag` after another one has ended."""
     if op.start < before.end + lag:
         raise ValueError(f"{_describe(op)} starts at {op.start}, but the result of {_describe(before)} is there "
                          f"at {before.end + lag}")
