@@ -44,8 +44,8 @@ def gantt(schedule, P, M, ratio):
     numbers = [{"x": Fraction(op.start + op.end) / 2, "y": op.stage, "text": str(op.microbatch)}
                for op in timeline.operations]
     few = P * M * timeline.pipeline.chunks <= 64
-    words = (f"step {significant(timeline.makespan)},  idle {percent(timeline.bubble_share)} of it,  "
-             f"at most {significant(max(timeline.peak_in_flight))} micro-batches in flight")
+    words = (f"step {significant(timeline.makespan)},  idle {percent(timeline.bubble_share)},  "
+             f"{significant(max(timeline.peak_in_flight))} micro-batches in flight")
     return {"operation": bars, "number": numbers if few else [], "words": [{"text": words}]}
 
 
@@ -57,14 +57,13 @@ def memory(P, M, where):
         return {
             "GPipe": formulas.layers_held_gpipe(P=P, M=m, L=96),
             "1F1B": formulas.layers_held_1f1b(P=P, M=m, r=stage, L=96),
-            # a layer keeps 217 times its input: 34 + 5 * 80 bytes over 2, in GPT-3's shape
-            "GPipe, rematerialised": formulas.memory_gpipe_rematerialised(P=P, M=m, N=m, L=96, a=217) / 217}
+            # a layer keeps 57 times its input: 34 + 80 bytes over 2, in GPT-3's shape
+            "GPipe, rematerialised": formulas.memory_gpipe_rematerialised(P=P, M=m, N=m, L=96, a=57) / 57}
 
     curve = [{"x": m, "y": held, "color": name} for name, values in layers(list(range(1, 65))).items()
              for m, held in enumerate(values, 1)]
     here = layers(M)
-    text = (f"stage {stage} of {P}, M = {M}:  GPipe {significant(here['GPipe'])},  "
-            f"1F1B {significant(here['1F1B'])} layers")
+    text = f"stage {stage}:  GPipe {significant(here['GPipe'])},  1F1B {significant(here['1F1B'])} layers"
     return {"curve": curve, "chosen": [{"x": M, "y": held, "color": name} for name, held in here.items()],
             "words": [{"text": text}]}
 
@@ -80,7 +79,7 @@ def needed(target, P):
 
     first, second = (row["y"] for row in points(P))
     return {"curve": [row for stages in range(1, 65) for row in points(stages)], "chosen": points(P),
-            "words": [{"text": f"{P} stages:  M = {first} for the overhead,  {second} for the share"}]}
+            "words": [{"text": f"P = {P}:  {first} (overhead),  {second} (share)"}]}
 
 
 @oracle("slow")

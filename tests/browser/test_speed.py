@@ -1,0 +1,36 @@
+"""A slider's change is drawn within one frame of a 60 Hz display. `speed` says what exactly is measured."""
+
+import pytest
+
+from tests.browser.site_pages import explorers
+from tests.browser.speed import FRAME, measure, unlimited_chromium
+from tests.chromium import watched_page
+
+pytestmark = pytest.mark.browser
+FIGURES = explorers()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with unlimited_chromium() as started:
+        yield started
+
+
+def test_frames_come_without_waiting_for_a_display(browser, site):
+    page, _ = watched_page(browser)
+    page.goto(f"{site}/index.html")
+    frames = page.evaluate("""async () => {
+      const start = performance.now();
+      for (let i = 0; i < 60; i += 1) await new Promise(requestAnimationFrame);
+      return performance.now() - start;
+    }""")
+    page.context.close()
+    assert frames < 60 * FRAME / 2, "60 frames take far less than a second, or the wait would be measured too"
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=[figure.name for figure in FIGURES])
+def test_a_change_is_drawn_within_one_frame(opened, figure):
+    page, watch = opened(figure.page)
+    timing = measure(page, figure)
+    assert timing.p95 <= FRAME, timing
+    assert watch.clean(), watch
