@@ -143,7 +143,8 @@ def main():
         sys.exit(MISSING)
     with unlimited_chromium() as browser:
         drawn = explorers_timings(browser, options.samples, options.rounds)
-        compared = {} if options.no_interact else interact_timings(browser, max(options.samples // 4, 20), options.rounds)
+        few = max(options.samples // 4, 20)
+        compared = {} if options.no_interact else interact_timings(browser, few, options.rounds)
     print("\n".join(table(drawn, compared)))
     late = [name for name, one in drawn.items() if one.p95 > FRAME]
     if options.check and late:

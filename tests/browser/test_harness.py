@@ -10,6 +10,7 @@ from scalebook.explorer import explore
 from tests.browser.drawn import differences
 from tests.browser.moving import Explorer, steps
 from tests.browser.oracles import percent, significant
+from tests.browser.site_pages import served
 from tests.browser.small_page import write_page
 from tests.browser.test_explorers_draw import check_control
 from tests.chromium import watched_page
@@ -81,6 +82,19 @@ def test_a_checkbox_is_moved(problems):
 def test_the_canvas_is_read_like_svg(problems):
     built = explore(chart(), caption="c", alt="a", name="small", renderer="canvas", P=widgets.IntSlider(4, 1, 8))
     assert problems(built) == []
+
+
+def test_a_page_that_forbids_code_made_from_text_still_draws(browser, tmp_path):
+    page_file, (figure,) = write_page(tmp_path, small())
+    policy = "<meta http-equiv=Content-Security-Policy content=\"script-src 'self'\">"
+    page_file.write_text(page_file.read_text(encoding="utf-8").replace("<head>", f"<head>{policy}"), encoding="utf-8")
+    page, watch = watched_page(browser, bypass_csp=False)
+    with served(tmp_path) as address:
+        page.goto(f"{address}/index.html")
+        assert check_control(Explorer(page, figure), figure.inputs[0], oracle) == []
+        page.context.close()
+    assert watch.failed == watch.foreign == []
+    assert [error for error in watch.errors if "Content Security Policy" not in error] == []
 
 
 def test_bars_lines_rules_and_texts_are_read_in_units_of_the_data(problems):
