@@ -42,8 +42,8 @@ def symbols_of(formulas):
     Raises ValueError when one symbol has two meanings or two units.
 
     >>> [variable.name for variable in symbols_of(formulas_of("pipeline").values())][:2]
-    ['P', 'M']
-    """
+    ['M', 't_f']
+    ['M', 't_f']
     found = {}
     for formula in formulas:
         for variable in formula.symbols:
