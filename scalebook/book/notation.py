@@ -43,7 +43,7 @@ def symbols_of(formulas):
 
     >>> [variable.name for variable in symbols_of(formulas_of("pipeline").values())][:2]
     ['M', 't_f']
-    ['M', 't_f']
+    """
     found = {}
     for formula in formulas:
         for variable in formula.symbols:
