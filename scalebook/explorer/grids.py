@@ -58,13 +58,7 @@ def pack(numbers, width=2):
 def unpack_expression(text, position, width=2):
     """The Vega expression that reads number `position` of a packed string; both are Vega expressions.
 
-    >>> unpack_expression("datum.s", "datum.i", width=1)
-    "(indexof('0123456789abcdefghijklmnopqrstuvwxyz', substring(datum.s, (datum.i) * 1 + 0, (datum.i) * 1 + 1)))"
+    >>> unpack_expression("datum.s", "datum.i")
+    'parseInt(substring(datum.s, 2 * datum.i, 2 * datum.i + 2), 36)'
     """
-    terms = []
-    for place in range(width):
-        at = f"({position}) * {width}"
-        digit = f"indexof('{DIGITS}', substring({text}, {at} + {place}, {at} + {place + 1}))"
-        weight = len(DIGITS) ** (width - 1 - place)
-        terms.append(digit if weight == 1 else f"{weight} * {digit}")
-    return f"({' + '.join(terms)})"
+    return f"parseInt(substring({text}, {width} * {position}, {width} * {position} + {width}), {len(DIGITS)})"
