@@ -5,6 +5,7 @@ execution on a grid of values and travels as rows.
 """
 
 import itertools
+import re
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -61,4 +62,5 @@ def unpack_expression(text, position, width=2):
     >>> unpack_expression("datum.s", "datum.i")
     'parseInt(substring(datum.s, 2 * datum.i, 2 * datum.i + 2), 36)'
     """
-    return f"parseInt(substring({text}, {width} * {position}, {width} * {position} + {width}), {len(DIGITS)})"
+    at = f"{width} * {position}" if re.fullmatch(r"[\w.]+", position) else f"{width} * ({position})"
+    return f"parseInt(substring({text}, {at}, {at} + {width}), {len(DIGITS)})"
