@@ -12,7 +12,7 @@ from scalebook.formulas import pipeline as formulas
 from scalebook.pipeline import SCHEDULES, simulate
 
 TICKS = 4  # a unit of time in the packed schedules: halves of halves stay whole
-GANTT_GRID = {"schedule": SCHEDULES, "P": (2, 4, 8), "M": (8, 16, 24), "ratio": (1, 2, 3)}
+GANTT_GRID = {"schedule": SCHEDULES, "P": (2, 4, 8), "M": (4, 8, 12, 16), "ratio": (1, 2, 3)}
 SLOW_GRID = {"P": (2, 4, 8), "M": (8, 16, 32), "place": ("first", "middle", "last"), "send": (0, 0.1, 0.25, 0.5)}
 LAYERS = 96  # GPT-3's, so that every stage count below divides it
 LAYER_KEEPS = (34 + 80) // 2  # what a layer keeps over its input: 34 + 5as/h bytes over 2; GPT-3 has 5as/h = 80
@@ -62,8 +62,11 @@ def bubble_chart():
 def gantt_row(schedule, P, M, ratio):
     """One schedule as a row for the Gantt chart: every start, packed in the order stage, kind, chunk, micro-batch.
 
-    t_f is 1 and t_b is `ratio`; a schedule that splits the backward gives half of it to the weight gradient.
+    t_f is 1 and t_b is `ratio`; a schedule that splits the backward gives half of it to the weight gradient. No starts
+    where there is no schedule: interleaving needs M to be a multiple of P.
     """
+    if schedule == "interleaved" and M % P:
+        return {"kinds": 2, "chunks": 2, "starts": ""}
     timeline = simulate(schedule, P, M, forward=1, backward=ratio, chunks=2 if schedule == "interleaved" else 1)
     kinds = "FBW" if schedule.startswith("zb") else "FB"
     ordered = sorted(timeline.operations, key=lambda op: (op.stage, kinds.index(op.kind), op.chunk, op.microbatch))
@@ -81,10 +84,9 @@ def gantt_row(schedule, P, M, ratio):
 def gantt_bars(chosen):
     """Turn the chosen row of `gantt_row` into one row for each operation, in the browser."""
     return (
-        chosen.transform_calculate(i="sequence(datum.P * datum.M * datum.kinds * datum.chunks)")
+        chosen.transform_calculate(i="sequence(length(datum.starts) / 2)")
         .transform_flatten(["i"])
         .transform_calculate(
-            microbatch="datum.i % datum.M",
             chunk="floor(datum.i / datum.M) % datum.chunks",
             k="floor(datum.i / (datum.M * datum.chunks)) % datum.kinds",
             stage="floor(datum.i / (datum.M * datum.chunks * datum.kinds))",
@@ -95,7 +97,6 @@ def gantt_bars(chosen):
         )
         .transform_calculate(
             end="datum.start + (datum.k == 0 ? 1 : datum.ratio / (datum.kinds - 1)) / datum.chunks",
-            shade="datum.chunk == 0 ? 1 : 0.6",
         )
     )
 
@@ -113,21 +114,23 @@ def gantt_chart():
               scale=alt.Scale(domainMin=0, domainMax=alt.ExprRef(longest), nice=False))
     y = alt.Y("stage:O", title="stage", scale=alt.Scale(paddingInner=0.12))
     rectangles = bars.properties(name="operation").mark_rect(stroke=None).encode(
-        x=x, x2="end:Q", y=y, opacity=alt.Opacity("shade:Q", scale=None),
+        x=x, x2="end:Q", y=y,
+        opacity=alt.Opacity("chunk:O", legend=None, scale=alt.Scale(domain=[0, 1], range=[1, 0.6])),
         color=alt.Color("kind:N", legend=alt.Legend(offset=26),
                         scale=alt.Scale(domain=list(colours), range=list(colours.values()))),
     )
     numbers = (
         bars.properties(name="number")
         .transform_filter("datum.P * datum.M * datum.chunks <= 64")
-        .transform_calculate(middle="(datum.start + datum.end) / 2")
+        .transform_calculate(middle="(datum.start + datum.end) / 2", microbatch="datum.i % datum.M")
         .mark_text(color="white", fontSize=10)
         .encode(x="middle:Q", y=y, text="microbatch:N")
     )
     words = (
         chosen.properties(name="words")
-        .transform_calculate(text="'step ' + format(datum.makespan, '.4~r') + ',  idle ' + format(datum.share, '.1%')"
-                             " + ',  ' + format(datum.peak, '.4~r') + ' micro-batches in flight'")
+        .transform_calculate(text="datum.starts ? 'step ' + format(datum.makespan, '.4~r') + ',  idle '"
+                             " + format(datum.share, '.1%') + ',  ' + format(datum.peak, '.4~r')"
+                             " + ' micro-batches in flight' : 'interleaving needs M to be a multiple of P'")
         .mark_text(align="left", fontSize=13)
         .encode(x=alt.value(0), y=alt.value(-10), text="text:N")
     )
@@ -244,8 +247,10 @@ def slow_chart():
 
 
 def trade_row(P, M, ratio, schedule):
-    """What a schedule costs in time and holds in memory."""
+    """What a schedule costs in time and holds in memory; None where there is none."""
     row = gantt_row(schedule, P, M, ratio)
+    if not row["starts"]:
+        return None
     return {"name": NAMES[schedule], "peak": row["peak"] / P, "span": row["span"],
             "overhead": row["makespan"] / float(formulas.ideal_time(M=M, t_f=1, t_b=ratio)) - 1}
 

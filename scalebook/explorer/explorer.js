@@ -26,7 +26,12 @@ async function draw(element, spec, renderer, values) {
     for (const [signal, value] of Object.entries(values)) view.signal(signal, value);
     return view.runAsync();
   };
+  // The element's size is contained, so that a change does not lay out the page: it must be told its height.
+  const settle = () => {
+    element.style.height = `${element.querySelector("svg, canvas").getBoundingClientRect().height}px`;
+  };
   await apply();
+  settle();
   return {
     get view() { return view; },
     set(signal, value) {
@@ -39,6 +44,11 @@ async function draw(element, spec, renderer, values) {
       ({ view } = await embed());
       await apply();
       old.finalize();
+      settle();
+    },
+    async widen(width) {
+      await view.width(width).resize().runAsync();
+      settle();
     },
   };
 }
@@ -78,7 +88,7 @@ function followWidth(element, chart, spec) {
   const observer = new ResizeObserver(() => {
     if (element.clientWidth === width || element.clientWidth === 0) return;
     width = element.clientWidth;
-    chart.view.width(width).resize().run();
+    chart.widen(width);
   });
   observer.observe(element);
   return () => observer.disconnect();

@@ -37,6 +37,8 @@ def schedule_of(schedule, P, M, ratio):
 
 @oracle("gantt")
 def gantt(schedule, P, M, ratio):
+    if schedule == "interleaved" and M % P:
+        return {"operation": [], "number": [], "words": [{"text": "interleaving needs M to be a multiple of P"}]}
     timeline = schedule_of(schedule, P, M, ratio)
     kinds = {"F": "forward", "B": "backward", "W": "weight gradient"}
     bars = [{"x": op.start, "x2": op.end, "y": op.stage, "color": kinds[op.kind], "opacity": 0.6 if op.chunk else 1}
@@ -99,6 +101,8 @@ def slow(P, M, place, send):
 def trade(P, M, ratio, measure):
     points, labels = [], []
     for schedule, name in zip(SCHEDULES, SCHEDULE_NAMES, strict=True):
+        if schedule == "interleaved" and M % P:
+            continue
         timeline = schedule_of(schedule, P, M, ratio)
         bubble = timeline.span_overhead if measure == "span" else timeline.bubble_overhead
         at = {"x": Fraction(max(timeline.peak_in_flight)) / P, "y": bubble}
