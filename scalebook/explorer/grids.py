@@ -60,7 +60,7 @@ def unpack_expression(text, position, width=2):
     """The Vega expression that reads number `position` of a packed string; both are Vega expressions.
 
     >>> unpack_expression("datum.s", "datum.i")
-    'parseInt(substring(datum.s, 2 * (datum.i), 2 * (datum.i) + 2), 36)'
+    'parseInt(substring(datum.s, 2 * datum.i, 2 * datum.i + 2), 36)'
     """
     at = f"{width} * {position}" if re.fullmatch(r"[\w.]+", position) else f"{width} * ({position})"
     return f"parseInt(substring({text}, {at}, {at} + {width}), {len(DIGITS)})"
