@@ -336,9 +336,10 @@ def test_bad_input_is_refused_by_name(name, call):
 # From a shell
 
 
-def test_the_lab_runs_by_itself_and_under_torchrun():
+def test_the_lab_runs_by_itself_and_under_torchrun(tmp_path):
     arguments = ["-m", "scalebook.labs.pipeline", "--schedule", "1f1b", "--stages", "4", "--microbatches", "8"]
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "4"]
+    # torchrun leaves a folder of logs behind, so it is told where; --standalone takes a free port.
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--log-dir", str(tmp_path), "--nproc-per-node", "4"]
     printed = [
         subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=100, check=True).stdout
         for command in (arguments, [*torchrun, *arguments])

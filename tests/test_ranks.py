@@ -420,9 +420,11 @@ def test_ranks_run_from_a_notebook_and_print_nothing_into_it(tmp_path):
     assert outputs[4][0]["data"]["text/plain"] == "[]"
 
 
-def test_a_lab_runs_by_itself_and_under_torchrun():
+def test_a_lab_runs_by_itself_and_under_torchrun(tmp_path):
     expected = "3 ranks: [3, 3, 3]\n"
     own = [sys.executable, "-m", "scalebook.labs.hello", "--ranks", "3"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", *own[1:]]
+    # torchrun leaves a folder of logs behind, so it is told where; --standalone takes a free port.
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--log-dir", str(tmp_path),
+                "--nproc-per-node", "3", *own[1:]]
     for command in (own, torchrun):
         assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == expected
