@@ -1,0 +1,394 @@
+"""Counts of parameters and FLOPs: exact against the published, a listing of tensors, `transformers` and PyTorch."""
+
+import dataclasses
+import math
+import os
+import subprocess
+import sys
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalebook import published
+from scalebook.moe.parameters import MATRICES, count_parameters, flops_per_token, resident_bytes
+from scalebook.published import ModelShape
+
+MIXTRAL = published.model("Mixtral-8x7B")
+forall = settings(deadline=None, max_examples=300)
+small = st.integers(1, 7)
+
+
+# Published figures -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", published.table("moe_parameter_counts"), ids=lambda row: row["model"])
+def test_every_published_column_of_a_mixture_of_experts_is_exact(row):
+    count = count_parameters(published.model(row["model"]))
+    parts = {name: part.total for name, part in count.by_part.items()}
+    assert (count.total, count.active) == (row["total"], row["active"])
+    assert count.active_without_input_embedding == row["active_excl_input_embed"]
+    assert count.active_without_embeddings == row["active_excl_embed_and_head"]
+    assert (parts["routed experts"], parts["router"], parts["norms"]) == (
+        row["routed_expert"], row["router"], row["norms"])
+    assert (parts["embedding"], parts["head"]) == (row["embed"], row["lm_head"])
+
+
+@pytest.mark.parametrize("row", published.table("dense_parameter_counts"), ids=lambda row: row["model"])
+def test_every_published_column_of_a_dense_model_is_exact(row):
+    count = count_parameters(published.model(row["model"]))
+    parts = {name: part.total for name, part in count.by_part.items()}
+    assert count.total == count.active == row["total"]
+    assert parts["attention"] + parts["dense feed-forward"] == row["linear"]
+    assert (parts["embedding"], parts["head"]) == (row["embed"], row["lm_head"])
+
+
+@pytest.mark.parametrize("row", published.table("moe_active_convention"), ids=lambda row: row["model"])
+def test_each_publishers_active_count_is_one_of_the_conventions(row):
+    count = count_parameters(published.model(row["model"]))
+    without = row["convention"].startswith("without the input embedding")
+    active = count.active_without_input_embedding if without else count.active
+    assert active == row["count"]
+    printed = row["published_active"].rstrip("B")
+    assert round(active / 1e9, len(printed.partition(".")[2])) == float(printed)
+
+
+def test_what_8_experts_share_is_counted_once():
+    count = count_parameters(MIXTRAL)
+    one_expert = count.by_part["routed experts"].total // 8
+    assert one_expert == 5_637_144_576
+    assert count.total - 8 * one_expert == 1_605_636_096
+    assert count.active == 1_605_636_096 + 2 * one_expert
+    assert round(100 * count.resting / count.total, 1) == 72.4
+
+
+# Against a second count ------------------------------------------------------------------------------------
+
+
+@st.composite
+def shapes(draw):
+    """Any shape that ModelShape allows: every option on and off."""
+    flag = st.booleans()
+    layers, heads = draw(small), draw(small)
+    moe, latent = draw(flag), draw(flag)
+    values = {"name": "random", "source": "drawn", "layers": layers, "heads": heads, "d_ff": draw(small),
+              "vocabulary": draw(small), "d_model": draw(small), "ffn_mats": draw(st.sampled_from((2, 3))),
+              "norm": draw(st.sampled_from(("rmsnorm", "layernorm", "layernorm-without-bias"))),
+              "norms_per_layer": draw(st.integers(0, 4)), "learned_positions": draw(st.integers(0, 7)),
+              "qk_norm": draw(st.sampled_from(("none", "head", "full")))}
+    values |= {name: draw(flag) for name in ("attention_bias", "attention_output_bias", "attention_sinks", "ffn_bias",
+                                             "final_norm", "tied_embeddings")}
+    if latent:
+        values |= {"kv_heads": heads, "kv_lora_rank": draw(small), "q_lora_rank": draw(st.integers(0, 7)),
+                   "qk_nope": draw(small), "qk_rope": draw(small), "v_head": draw(small)}
+    else:
+        divisors = [n for n in range(1, heads + 1) if heads % n == 0]
+        values |= {"kv_heads": draw(st.sampled_from(divisors)), "head_dim": draw(small)}
+    if moe:
+        experts = draw(small)
+        values |= {"experts": experts, "top_k": draw(st.integers(1, experts)), "d_ff_expert": draw(small),
+                   "shared_experts": draw(st.integers(0, 3)), "dense_layers": draw(st.integers(0, layers - 1)),
+                   "moe_every": draw(st.integers(1, 3)), "router_bias": draw(flag), "selection_bias": draw(flag),
+                   "scoring": draw(st.sampled_from(("softmax", "sigmoid")))}
+    return ModelShape(**values)
+
+
+def attention_tensors(s):
+    if s.kv_lora_rank:
+        width = s.qk_nope + s.qk_rope
+        if s.q_lora_rank:
+            yield from ((s.q_lora_rank, s.d_model), (s.q_lora_rank,), (s.heads * width, s.q_lora_rank))
+            if s.attention_bias:
+                yield (s.q_lora_rank,)
+        else:
+            yield (s.heads * width, s.d_model)
+        yield from ((s.kv_lora_rank + s.qk_rope, s.d_model), (s.kv_lora_rank,))
+        yield (s.heads * (s.qk_nope + s.v_head), s.kv_lora_rank)
+        yield (s.d_model, s.heads * s.v_head)
+        if s.attention_bias:
+            yield (s.kv_lora_rank + s.qk_rope,)
+    else:
+        width = s.head_dim
+        for heads in (s.heads, s.kv_heads, s.kv_heads):
+            yield (heads * width, s.d_model)
+            if s.attention_bias:
+                yield (heads * width,)
+        yield (s.d_model, s.heads * width)
+    if s.attention_output_bias:
+        yield (s.d_model,)
+    if s.qk_norm != "none":
+        yield from [(width,), (width,)] if s.qk_norm == "head" else [(s.heads * width,), (s.kv_heads * width,)]
+    if s.attention_sinks:
+        yield (s.heads,)
+
+
+def feed_forward_tensors(s, width):
+    for _ in range(s.ffn_mats - 1):
+        yield (width, s.d_model)
+        if s.ffn_bias:
+            yield (width,)
+    yield (s.d_model, width)
+    if s.ffn_bias:
+        yield (s.d_model,)
+
+
+def norm_tensors(s, times):
+    return [(s.d_model,)] * (times * (2 if s.norm == "layernorm" else 1))
+
+
+def tensors(s, experts_held):
+    """The tensor shapes of a model whose MoE layers hold that many routed experts, one by one, layer by layer."""
+    yield (s.vocabulary, s.d_model)
+    if not s.tied_embeddings:
+        yield (s.vocabulary, s.d_model)
+    if s.learned_positions:
+        yield (s.learned_positions, s.d_model)
+    until_moe = s.dense_layers + s.moe_every
+    for _ in range(s.layers):
+        until_moe -= 1
+        yield from norm_tensors(s, s.norms_per_layer)
+        yield from attention_tensors(s)
+        if s.experts and until_moe == 0:
+            until_moe = s.moe_every
+            yield (s.experts, s.d_model)
+            if s.router_bias:
+                yield (s.experts,)
+            for _ in range(experts_held + s.shared_experts):
+                yield from feed_forward_tensors(s, s.d_ff_expert)
+        else:
+            yield from feed_forward_tensors(s, s.d_ff)
+    yield from norm_tensors(s, int(s.final_norm))
+
+
+@given(shapes())
+@forall
+def test_total_and_active_equal_a_listing_of_every_tensor(shape):
+    count = count_parameters(shape)
+    assert count.total == sum(map(math.prod, tensors(shape, shape.experts)))
+    assert count.active == sum(map(math.prod, tensors(shape, shape.top_k)))
+
+
+@given(shapes())
+@forall
+def test_what_multiplies_is_every_matrix_that_is_not_looked_up(shape):
+    matrices = [t for t in tensors(shape, shape.top_k) if len(t) == 2]
+    looked_up = shape.learned_positions * shape.d_model
+    looked_up += 0 if shape.tied_embeddings else shape.vocabulary * shape.d_model
+    flops = flops_per_token(shape, 5)
+    assert flops.total - flops.by_part["attention scores"] == 2 * (sum(map(math.prod, matrices)) - looked_up)
+    count = count_parameters(shape)
+    vectors = sum(math.prod(t) for t in tensors(shape, shape.top_k) if len(t) == 1)
+    assert count.active_without_input_embedding == sum(map(math.prod, matrices)) - looked_up + vectors
+
+
+@given(shapes())
+@forall
+def test_the_conventions_differ_by_the_tables(shape):
+    count = count_parameters(shape)
+    table, positions = shape.vocabulary * shape.d_model, shape.learned_positions * shape.d_model
+    tables = table * (1 if shape.tied_embeddings else 2)
+    assert count.active - count.active_without_embeddings == tables + positions
+    assert count.active - count.active_without_input_embedding == tables - table + positions
+    assert count.total - count.active == count.resting >= 0
+    assert all(0 <= part.active <= part.total for part in count.parts)
+
+
+def test_a_dense_model_rests_nothing_and_one_expert_of_one_is_dense():
+    assert count_parameters(published.model("Llama-3-8B")).resting == 0
+    one = dataclasses.replace(MIXTRAL, experts=1, top_k=1)
+    dense = dataclasses.replace(MIXTRAL, experts=0, top_k=0, d_ff_expert=0, d_ff=14336, scoring="none")
+    router = 32 * 4096
+    assert count_parameters(one).total == count_parameters(one).active == count_parameters(dense).total + router
+
+
+@pytest.mark.parametrize("wrong", [None, "Mixtral-8x7B", {"layers": 2}])
+def test_what_is_not_a_shape_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"shape = .* must be a published.ModelShape"):
+        count_parameters(wrong)
+
+
+# Against `transformers` ------------------------------------------------------------------------------------
+
+BASE = {"name": "small", "source": "test", "vocabulary": 37, "d_model": 24, "layers": 5, "heads": 6, "kv_heads": 2,
+        "head_dim": 10}
+MOE = {"experts": 7, "top_k": 3, "d_ff_expert": 11, "scoring": "softmax"}
+LATENT = {"kv_heads": 6, "head_dim": 0, "kv_lora_rank": 10, "q_lora_rank": 13, "qk_nope": 8, "qk_rope": 4, "v_head": 5}
+
+
+def shape_of(*changes):
+    values = dict(BASE)
+    for change in changes:
+        values |= change
+    return ModelShape(**values)
+
+
+def common(s):
+    return {"vocab_size": s.vocabulary, "hidden_size": s.d_model, "num_hidden_layers": s.layers,
+            "num_attention_heads": s.heads, "num_key_value_heads": s.kv_heads,
+            "tie_word_embeddings": s.tied_embeddings, "attn_implementation": "eager",
+            "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+
+def latent(s):
+    return {"kv_lora_rank": s.kv_lora_rank, "q_lora_rank": s.q_lora_rank or None, "qk_nope_head_dim": s.qk_nope,
+            "qk_rope_head_dim": s.qk_rope, "v_head_dim": s.v_head, "attention_bias": s.attention_bias,
+            "n_routed_experts": s.experts, "num_experts_per_tok": s.top_k, "n_shared_experts": s.shared_experts,
+            "moe_intermediate_size": s.d_ff_expert, "intermediate_size": s.d_ff, "n_group": 1, "topk_group": 1,
+            "first_k_dense_replace": s.dense_layers}
+
+
+def settings_of(kind, s):
+    """The settings of a `transformers` configuration that say the shape."""
+    experts = {"num_experts_per_tok": s.top_k, "head_dim": s.head_dim}
+    return {
+        "Llama": lambda: common(s) | {"head_dim": s.head_dim, "intermediate_size": s.d_ff, "mlp_bias": s.ffn_bias,
+                                      "attention_bias": s.attention_bias},
+        "Mixtral": lambda: common(s) | experts | {"num_local_experts": s.experts, "intermediate_size": s.d_ff_expert},
+        "GptOss": lambda: common(s) | experts | {"num_local_experts": s.experts, "intermediate_size": s.d_ff_expert,
+                                                 "attention_bias": s.attention_bias},
+        "Qwen3Moe": lambda: common(s) | experts | {
+            "num_experts": s.experts, "moe_intermediate_size": s.d_ff_expert, "intermediate_size": s.d_ff or 1,
+            "attention_bias": s.attention_bias, "decoder_sparse_step": s.moe_every,
+            "mlp_only_layers": list(range(s.dense_layers))},
+        "DeepseekV2": lambda: common(s) | latent(s),
+        "DeepseekV3": lambda: common(s) | latent(s) | {"num_mtp_layers": 0},
+        "Dbrx": lambda: {
+            "d_model": s.d_model, "n_heads": s.heads, "n_layers": s.layers, "vocab_size": s.vocabulary,
+            "tie_word_embeddings": s.tied_embeddings, "attn_config": {"kv_n_heads": s.kv_heads, "rope_theta": 1e4},
+            "ffn_config": {"hidden_size": s.d_model, "ffn_hidden_size": s.d_ff_expert, "moe_top_k": s.top_k,
+                           "moe_num_experts": s.experts}},
+    }[kind]()
+
+
+def build(kind, s, device):
+    os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported, here and not above, for it takes seconds
+    import torch
+    import transformers
+
+    with torch.device(device):
+        config = getattr(transformers, f"{kind}Config")(**settings_of(kind, s))
+        return getattr(transformers, f"{kind}ForCausalLM")(config)
+
+
+ALIKE = [
+    ("Llama", shape_of({"d_ff": 17})),
+    ("Llama", shape_of({"d_ff": 17, "kv_heads": 1, "tied_embeddings": True})),
+    ("Llama", shape_of({"d_ff": 17, "ffn_bias": True, "attention_bias": True, "attention_output_bias": True})),
+    ("Mixtral", shape_of(MOE)),
+    ("Mixtral", shape_of(MOE, {"tied_embeddings": True, "top_k": 7})),
+    ("Qwen3Moe", shape_of(MOE, {"qk_norm": "head"})),
+    ("Qwen3Moe", shape_of(MOE, {"qk_norm": "head", "moe_every": 2, "d_ff": 17})),
+    ("Qwen3Moe", shape_of(MOE, {"qk_norm": "head", "moe_every": 2, "dense_layers": 2, "d_ff": 17, "layers": 8,
+                                "attention_bias": True, "attention_output_bias": True})),
+    ("GptOss", shape_of(MOE, {"attention_bias": True, "attention_output_bias": True, "attention_sinks": True,
+                              "ffn_bias": True, "router_bias": True})),
+    ("GptOss", shape_of(MOE, {"attention_sinks": True, "ffn_bias": True, "router_bias": True,
+                              "tied_embeddings": True})),
+    ("DeepseekV2", shape_of(LATENT, MOE, {"shared_experts": 2, "dense_layers": 1, "d_ff": 17})),
+    ("DeepseekV2", shape_of(LATENT, MOE, {"shared_experts": 1, "q_lora_rank": 0, "attention_bias": True,
+                                          "attention_output_bias": True})),
+    ("DeepseekV3", shape_of(LATENT, MOE, {"shared_experts": 1, "dense_layers": 3, "d_ff": 17, "scoring": "sigmoid",
+                                          "selection_bias": True})),
+    ("DeepseekV3", shape_of(LATENT, MOE, {"shared_experts": 2, "dense_layers": 1, "d_ff": 17, "scoring": "sigmoid",
+                                          "selection_bias": True, "attention_bias": True, "q_lora_rank": 0,
+                                          "attention_output_bias": True, "tied_embeddings": True})),
+    ("DeepseekV3", shape_of(LATENT, MOE, {"shared_experts": 1, "scoring": "sigmoid", "attention_bias": True,
+                                          "attention_output_bias": True})),
+    ("Dbrx", shape_of(MOE, {"head_dim": 4, "norm": "layernorm-without-bias"})),
+]
+PUBLISHED = [("Mixtral", "Mixtral-8x7B"), ("Mixtral", "Mixtral-8x22B"), ("Dbrx", "DBRX"),
+             ("DeepseekV2", "DeepSeek-V2"), ("DeepseekV3", "DeepSeek-V3"), ("GptOss", "gpt-oss-120b"),
+             ("GptOss", "gpt-oss-20b"), ("Qwen3Moe", "Qwen3-30B-A3B"), ("Llama", "Llama-3-70B")]
+
+
+@pytest.mark.parametrize(("kind", "shape"), ALIKE + [(kind, published.model(name)) for kind, name in PUBLISHED],
+                         ids=lambda value: value.name if isinstance(value, ModelShape) else value)
+def test_the_counts_equal_those_of_a_transformers_model(kind, shape):
+    model = build(kind, shape, "meta")
+    total = sum(parameter.numel() for parameter in model.parameters())
+    experts = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name)
+    count = count_parameters(shape)
+    assert count.total == total
+    assert count.by_part["routed experts"].total + count.by_part["expert biases"].total == experts
+    if shape.is_moe:
+        resting = Fraction(experts * (shape.experts - shape.top_k), shape.experts)
+        assert count.active == total - resting
+
+
+@pytest.mark.parametrize(("kind", "shape"), [case for case in ALIKE if case[0] != "Dbrx"],
+                         ids=lambda value: value.name if isinstance(value, ModelShape) else value)
+@pytest.mark.parametrize("backward", [False, True])
+def test_flops_equal_what_pytorch_counts_in_a_real_model(kind, shape, backward):
+    from torch import arange
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = build(kind, shape, "cpu")
+    if shape.is_moe:
+        model.set_experts_implementation("eager")  # a loop over the experts, whose products the counter sees
+    tokens = 16
+    ids = arange(tokens)[None] % shape.vocabulary
+    with FlopCounterMode(display=False) as counter:
+        logits = model(input_ids=ids, use_cache=False).logits
+        if backward:
+            logits.sum().backward()
+    assert counter.get_total_flops() == tokens * flops_per_token(shape, tokens, backward=backward).total
+
+
+# FLOPs and bytes -------------------------------------------------------------------------------------------
+
+
+def test_mixtrals_token_costs_twice_what_multiplies():
+    forward = flops_per_token(MIXTRAL, 4096)
+    products = forward.total - forward.by_part["attention scores"]
+    norms = count_parameters(MIXTRAL).by_part["norms"].total
+    assert products == 2 * (count_parameters(MIXTRAL).active_without_input_embedding - norms)
+    assert round(products / 1e9, 1) == 25.5
+    assert round(3 * products / 1e9) == 76
+    everything = flops_per_token(dataclasses.replace(MIXTRAL, top_k=8), 4096)
+    assert round((everything.total - everything.by_part["attention scores"]) / 1e9) == 93
+    assert forward.by_part["router"] == 32 * 2 * 4096 * 8
+
+
+@given(shapes(), st.integers(1, 64))
+@forall
+def test_causal_scores_are_the_mean_over_the_queries_of_the_keys_they_meet(shape, context):
+    query = shape.head_dim or shape.qk_nope + shape.qk_rope
+    value = shape.v_head or shape.head_dim
+    met = [2 * keys * shape.layers * shape.heads * (query + value) for keys in range(1, context + 1)]
+    causal = flops_per_token(shape, context, causal=True).by_part["attention scores"]
+    assert causal * context == sum(met)
+    assert flops_per_token(shape, context).by_part["attention scores"] == met[-1]
+
+
+@given(shapes(), st.integers(1, 64), st.booleans())
+@forall
+def test_forward_and_backward_are_three_forwards_part_by_part(shape, context, causal):
+    forward = flops_per_token(shape, context, causal=causal).by_part
+    both = flops_per_token(shape, context, causal=causal, backward=True).by_part
+    assert both == {name: 3 * flops for name, flops in forward.items()}
+    assert set(forward) == {*MATRICES, "attention scores"}
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "4096", None])
+def test_a_context_that_is_no_length_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"context = .* at least 1"):
+        flops_per_token(MIXTRAL, wrong)
+
+
+def test_all_experts_must_be_resident():
+    assert resident_bytes(MIXTRAL, 2) == 93_405_585_408
+    assert resident_bytes(MIXTRAL, 0.5) == 46_702_792_704 // 2
+    assert resident_bytes(MIXTRAL, Fraction(1, 7)) == 46_702_792_704 / 7
+    assert isinstance(resident_bytes(MIXTRAL, 2.0), int)
+
+
+@pytest.mark.parametrize("wrong", [0, -2, math.nan, math.inf, True, "2", None])
+def test_bytes_that_no_parameter_takes_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"bytes_per_parameter = .* above 0"):
+        resident_bytes(MIXTRAL, wrong)
+
+
+def test_counting_needs_no_torch():
+    code = "import sys, scalebook.moe.parameters; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
