@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1] / "scalebook"
 WITHOUT_TORCH = ["scalebook.formulas", "scalebook.formulas.pipeline", "scalebook.published", "scalebook.pipeline",
-                 "scalebook.explorer", "scalebook.exercises", "scalebook.book.listings", "scalebook.book.execute",
-                 "scalebook.book.notebooks"]
+                 "scalebook.moe", "scalebook.explorer", "scalebook.exercises", "scalebook.book.listings",
+                 "scalebook.book.execute", "scalebook.book.notebooks"]
 HEAVY = ["torch", "altair", "matplotlib", "ipywidgets", "IPython", "nbformat"]
 SECONDS = 0.5
 
