@@ -33,7 +33,8 @@ class MoELayer(nn.Module):
     `gate_options` its keyword arguments. A gate that takes `bias_E` is given the buffer `selection_bias_E`, which
     `selection_bias_update` moves; it is no parameter. `n_shared` shared experts compute every token (as one SwiGLU,
     `n_shared` times as wide; DeepSeekMoE, arXiv:2401.06066, section 3.2). `capacity_factor=None` drops no token; a
-    number gives each expert `capacity(...)` rows. Padding counts neither there nor as a row of an expert.
+    number gives each expert `capacity(...)` rows, in the order of `priority` (`dispatch`). Padding counts neither there
+    nor as a row of an expert; its output is zero.
 
     Raises ValueError for sizes that are not whole numbers of at least 1 (`n_shared`: 0) and for top_k > n_experts.
 
@@ -64,14 +65,17 @@ class MoELayer(nn.Module):
     def forward(self, x, mask=None):
         """The layer's output, of the shape (..., D) of x, and the `Routing`, which the balancing losses need.
 
-        `mask`, of x's shape without D, is True at real tokens. Raises ValueError for another width, another mask and
-        logits that are not finite.
+        `mask`, of x's shape without D, is True at real tokens; padding may hold anything. Raises ValueError for another
+        width, another mask, and logits that are not finite.
         """
         if x.shape[-1:] != self.router_ED.shape[1:]:
             raise ValueError(f"x has shape {tuple(x.shape)}; its last dimension must be {self.router_ED.shape[1]}")
         mask = check_mask(mask, x.shape[:-1], x.device)
-        x_TD = x.reshape(-1, x.shape[-1])
-        routing = self.route(x_TD, None if mask is None else mask.reshape(-1))
+        x_TD, mask_T = x.reshape(-1, x.shape[-1]), None if mask is None else mask.reshape(-1)
+        if mask_T is not None:
+            # Zeros, so that a NaN at padding reaches neither the shared experts nor the router's gradient (0 x NaN).
+            x_TD = x_TD.masked_fill(~mask_T.unsqueeze(-1), 0)
+        routing = self.route(x_TD, mask_T)
         y_TD = self.compute(x_TD, self.plan(routing))
         if self.n_shared:
             y_TD = y_TD + swiglu(x_TD, self.shared_gate_up_D, self.shared_down_D)
