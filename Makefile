@@ -48,7 +48,7 @@ clean:  ## remove what was built; the virtual environments stay
 	@$(PYTHON_IS_NEW)
 	@test -x $(PY) || { echo "Making .venv"; "$(PYTHON)" -m venv .venv; }
 	@echo "Installing what the build needs (under a minute on a fast line)"
-	@$(PY) -m pip install $(PIP_FLAGS) --quiet -r requirements-book.txt
+	@$(PY) -m pip install $(PIP_FLAGS) -r requirements-book.txt
 	@$(PY) -m pip install $(PIP_FLAGS) $(EDITABLE)
 	@touch $@
 

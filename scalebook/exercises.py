@@ -23,7 +23,7 @@ def check(answer, correct, wrong=()):
         print("No answer yet: put yours in place of None and run the cell again.")
         return
     try:
-        value = float(answer)
+        value = float("not a number" if isinstance(answer, bool) else answer)
     except (TypeError, ValueError):
         raise ValueError(f"check: answer = {answer!r} is not allowed; it must be a number") from None
     if _close(value, correct):

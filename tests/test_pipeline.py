@@ -553,3 +553,22 @@ def test_64_stages_and_1024_microbatches_simulate_in_under_a_second(schedule):
         if best < 1:
             break
     assert best < 1
+
+
+@pytest.mark.parametrize("order", [0, None, [], [1], [[1, 2]], [[("F", "a", 0)]]])
+def test_an_order_that_is_none_is_refused(order):
+    with pytest.raises(ValueError, match="order"):
+        simulate_order(order, microbatches=1)
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("2f2b", 0, 2, 4), "schedule"), (("1f1b", 5, 2, 4), "stage = 5"), (("1f1b", -1, 2, 4), "stage = -1"),
+    (("1f1b", 0, 0, 4), "stages = 0"), (("interleaved", 0, 2, 5, 2), "microbatches = 5"), (([], 0, 2, 4), "schedule"),
+])
+def test_an_order_of_no_pipeline_is_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        order_of(*arguments)
+
+
+def test_times_of_any_size_stay_exact():
+    assert simulate("1f1b", 2, 3, forward=10**400, backward=10**400).makespan == 8 * 10**400

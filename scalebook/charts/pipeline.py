@@ -266,13 +266,11 @@ def trade_chart():
         .transform_calculate(bubble="measure == 'span' ? datum.span : datum.overhead")
     )
     x = alt.X("peak:Q", title="most micro-batches in flight on a stage, over P",
-              scale=alt.Scale(type="log", domain=[0.9, 14], nice=False), axis=alt.Axis(values=[1, 2, 4, 8, 12]))
+              scale=alt.Scale(type="log", domain=[0.4, 10], nice=False), axis=alt.Axis(values=[0.5, 1, 2, 4, 8]))
     y = alt.Y("bubble:Q", title="bubble over ideal time", axis=alt.Axis(format="%"),
-              scale=alt.Scale(domain=[-0.02, 1], nice=False))
-    points = chosen.properties(name="point").mark_point(size=150, opacity=0.9).encode(
+              scale=alt.Scale(domain=[-0.05, 1.8], nice=False))
+    colours = [IDLE, *COMPARED[:2], WEIGHT, WEIGHT, WEIGHT]
+    return chosen.properties(name="point", height=300).mark_point(size=150, opacity=0.9).encode(
         x=x, y=y,
-        color=alt.Color("name:N", legend=None, scale=alt.Scale(
-            domain=names, range=[IDLE, *COMPARED[:2], WEIGHT, WEIGHT, WEIGHT])),
+        color=alt.Color("name:N", scale=alt.Scale(domain=names, range=colours)),
         shape=alt.Shape("name:N", scale=alt.Scale(domain=names)))
-    labels = chosen.properties(name="label").mark_text(align="left", dx=9, dy=-7).encode(x=x, y=y, text="name:N")
-    return alt.layer(points, labels).properties(height=300)

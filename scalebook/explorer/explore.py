@@ -69,7 +69,7 @@ def explore(chart, *, caption, alt, name=None, enabled=None, renderer="svg", **c
     if renderer not in ("svg", "canvas"):
         raise ValueError(f"explore: renderer = {renderer!r} is not allowed; it must be 'svg' or 'canvas'")
     for word, text in (("caption", caption), ("alt", alt)):
-        if not text.strip() or "$" in text:
+        if not isinstance(text, str) or not text.strip() or "$" in text:
             raise ValueError(f"explore: {word} = {text!r} is not allowed; it must be plain text without '$'")
     name = name or "-".join(re.findall(r"[a-z0-9]+", caption.lower())[:6])
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):

@@ -1,5 +1,7 @@
 """An explorer with a kernel: the controls are ipywidgets, the chart an anywidget, linked in the browser."""
 
+from html import escape
+
 import anywidget
 import ipywidgets
 import traitlets
@@ -47,4 +49,4 @@ def box(chart_view, controls, enabled, widgets, caption):
         ipywidgets.jslink((widget, control.trait), (chart_view, control.signal))
         if control.name in enabled:
             ipywidgets.jslink((chart_view, f"{control.name}_disabled"), (widget, "disabled"))
-    return ipywidgets.VBox([*widgets.values(), chart_view, ipywidgets.Label(caption)])
+    return ipywidgets.VBox([*widgets.values(), chart_view, ipywidgets.HTML(escape(caption))])

@@ -73,7 +73,8 @@ class Variable:
             value = Fraction(int(value.p), int(value.q))
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise ValueError(complaint + self.allowed)
-        if not math.isfinite(value) or (self.minimum is not None and value < self.minimum):
+        finite = isinstance(value, numbers.Rational) or math.isfinite(value)
+        if not finite or (self.minimum is not None and value < self.minimum):
             raise ValueError(complaint + self.allowed)
         if self.count:
             if value != int(value):

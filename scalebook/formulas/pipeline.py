@@ -46,7 +46,7 @@ _GPIPE = "arXiv:1811.06965 (Huang et al. 2019), section 2.3"
 _ZERO_BUBBLE = "arXiv:2401.10241 (Qi et al. 2023)"
 _DEEPSEEK = "arXiv:2412.19437 (DeepSeek-V3), table 2"
 _KORTHIKANTI = "arXiv:2205.05198 (Korthikanti et al. 2022), section 4.2.3"
-_DERIVED = "derived in chapter 4; equal to the event simulation"
+_DERIVED = "this book, chapter 4; its tests compare it with the simulation or with its derivation"
 
 # Time of one step, GPipe and 1F1B.
 

@@ -121,7 +121,7 @@ def single_process_step(microbatches=8, *, shape=None, samples=2, seed=0, dtype=
     `only` is the number of one micro-batch to take instead of the whole batch. `peak_live` counts 1.
     """
     task = _make_task(microbatches, 1, shape, samples, seed, dtype, None)
-    if only is not None and only not in range(microbatches):
+    if only is not None and (isinstance(only, bool) or only not in range(microbatches)):
         raise ValueError(f"only = {only!r} is not allowed; it must be None or 0 to {microbatches - 1}")
     model = build(task.shape, task.seed, task.dtype)
     chosen = task.batches() if only is None else [task.batches()[only]]
@@ -229,7 +229,12 @@ def main():
     parser.add_argument("--stages", type=int, default=4, help="processes, one a stage (default: 4)")
     parser.add_argument("--microbatches", type=int, default=8, help="micro-batches of the step (default: 8)")
     given = parser.parse_args()
-    step = train_step(given.schedule, given.stages, given.microbatches)
+    try:
+        step = train_step(given.schedule, given.stages, given.microbatches)
+    except ValueError as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     if step is None:
         return
     loss_gap, gradient_gap = step.difference(single_process_step(given.microbatches))

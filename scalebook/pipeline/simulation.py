@@ -42,7 +42,16 @@ def simulate(schedule, stages, microbatches, forward=1, backward=2, weight=None,
     >>> simulate("zb-h2", stages=4, microbatches=8).device_span
     (24, 24, 24, 24)
     """
-    if schedule not in SCHEDULES:
+    stages, microbatches, chunks = _check_shape(schedule, stages, microbatches, chunks)
+    pipeline = make_pipeline(stages, microbatches, forward, backward, weight, chunks, send,
+                             "v" if schedule == "zb-v" else "loop")
+    programme = [_order(schedule, stage, stages, microbatches, chunks) for stage in range(stages)]
+    return run(pipeline, programme, schedule, schedule in _SPLIT)
+
+
+def _check_shape(schedule, stages, microbatches, chunks):
+    """Raise ValueError for a schedule or counts that don't go together; return the counts, as ints."""
+    if not isinstance(schedule, str) or schedule not in SCHEDULES:
         raise ValueError(f"schedule = {schedule!r} is not allowed; it must be one of {', '.join(SCHEDULES)}")
     for name, value in (("stages", stages), ("microbatches", microbatches), ("chunks", chunks)):
         _check_count(name, value)
@@ -56,14 +65,21 @@ def simulate(schedule, stages, microbatches, forward=1, backward=2, weight=None,
         chunks = 2
     elif schedule != "interleaved" and chunks != 1:
         raise ValueError(f"chunks = {chunks} is not allowed; {schedule} has 1 chunk on each stage")
-    pipeline = make_pipeline(stages, microbatches, forward, backward, weight, chunks, send,
-                             "v" if schedule == "zb-v" else "loop")
-    programme = [order_of(schedule, stage, stages, microbatches, chunks) for stage in range(stages)]
-    return run(pipeline, programme, schedule, schedule in _SPLIT)
+    return stages, microbatches, chunks
 
 
 def order_of(schedule, stage, stages, microbatches, chunks=1):
-    """The order of operations of a stage under a schedule, as a list of (kind, microbatch, chunk)."""
+    """The order of operations of a stage under a schedule, as a list of (kind, microbatch, chunk).
+
+    Raises ValueError as `simulate` does, and for a `stage` that the pipeline does not have.
+    """
+    stages, microbatches, chunks = _check_shape(schedule, stages, microbatches, chunks)
+    if isinstance(stage, bool) or not isinstance(stage, int | np.integer) or not 0 <= stage < stages:
+        raise ValueError(f"stage = {stage!r} is not allowed; it must be 0 to {stages - 1}")
+    return _order(schedule, int(stage), stages, microbatches, chunks)
+
+
+def _order(schedule, stage, stages, microbatches, chunks):
     if schedule == "interleaved":
         return orders.interleaved(stage, stages, microbatches, chunks)
     make = {
@@ -95,15 +111,24 @@ def simulate_order(
     """
     _check_count("microbatches", microbatches)
     _check_count("chunks", chunks)
-    _check_count("the number of stages in order", len(order))
+    programme = _as_programme(order)
+    _check_count("the number of stages in order", len(programme))
     if placement not in ("loop", "v") or (placement == "v" and chunks != 2):
         raise ValueError(f"placement = {placement!r} with chunks = {chunks} is not allowed; it must be 'loop', "
                          "or 'v' with 2 chunks")
-    pipeline = make_pipeline(len(order), microbatches, forward, backward, weight, chunks, send, placement)
-    programme = [[tuple(op) for op in lane] for lane in order]
+    pipeline = make_pipeline(len(programme), microbatches, forward, backward, weight, chunks, send, placement)
     for stage, lane in enumerate(programme):
         _check_lane(stage, lane, microbatches, chunks)
     return run(pipeline, programme, name, None)
+
+
+def _as_programme(order):
+    """The order as lists of tuples; ValueError for anything else."""
+    try:
+        return [[(str(kind), int(microbatch), int(chunk)) for kind, microbatch, chunk in lane] for lane in order]
+    except (TypeError, ValueError):
+        raise ValueError(f"order = {order!r} is not allowed; it must hold, for each stage, a list of "
+                         "(kind, microbatch, chunk)") from None
 
 
 def _check_lane(stage, lane, microbatches, chunks):
@@ -257,8 +282,8 @@ def _times(name, value, stages):
 
 
 def _time(name, value):
-    wrong = isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value < 0
-    if wrong:
+    wrong = isinstance(value, bool) or not isinstance(value, Real) or value < 0
+    if wrong or not (isinstance(value, Rational) or math.isfinite(value)):
         raise ValueError(f"{name} = {value!r} is not allowed; a time must be a finite number, at least 0")
     if isinstance(value, Rational):
         value = Fraction(int(value.numerator), int(value.denominator))

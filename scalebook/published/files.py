@@ -31,7 +31,7 @@ def find(kind, name, known):
     ...
     ValueError: no published model is named 'Mixtral'; the nearest names are 'Mixtral-8x7B'
     """
-    if name in known:
+    if isinstance(name, str) and name in known:
         return known[name]
     by_lower_case = {key.lower(): key for key in known}
     near = difflib.get_close_matches(str(name).lower(), by_lower_case, n=5, cutoff=0.3)

@@ -1,7 +1,9 @@
 """Published tables: the numbers as printed, with the paper and the table's number beside them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from types import MappingProxyType
 
 from scalebook.published import files
 
@@ -28,7 +30,7 @@ class Table:
     def __post_init__(self):
         """Refuse a table without a source, with doubled columns, or with a row that does not fit them."""
         _check_columns(self)
-        rows = tuple(_as_mapping(self, number, row) for number, row in enumerate(self.rows))
+        rows = tuple(MappingProxyType(dict(_as_mapping(self, number, row))) for number, row in enumerate(self.rows))
         object.__setattr__(self, "columns", tuple(self.columns))
         object.__setattr__(self, "computed", tuple(self.computed))
         object.__setattr__(self, "rows", rows)
@@ -107,7 +109,7 @@ def _check_columns(found):
 
 def _as_mapping(found, number, row):
     where = f"table {found.name!r}: row {number}"
-    if isinstance(row, dict):
+    if isinstance(row, Mapping):
         unknown = sorted(set(row) - set(found.columns))
         if unknown:
             raise ValueError(f"{where} has {unknown[0]!r}, which is not a column")

@@ -99,7 +99,7 @@ def slow(P, M, place, send):
 
 @oracle("trade")
 def trade(P, M, ratio, measure):
-    points, labels = [], []
+    points = []
     for schedule, name in zip(SCHEDULES, SCHEDULE_NAMES, strict=True):
         if schedule == "interleaved" and M % P:
             continue
@@ -107,5 +107,4 @@ def trade(P, M, ratio, measure):
         bubble = timeline.span_overhead if measure == "span" else timeline.bubble_overhead
         at = {"x": Fraction(max(timeline.peak_in_flight)) / P, "y": bubble}
         points.append(at | {"color": name, "shape": name})
-        labels.append(at | {"text": name})
-    return {"point": points, "label": labels}
+    return {"point": points}
