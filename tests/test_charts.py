@@ -1,4 +1,4 @@
-"""The functions behind the explorers' controls, over their whole grids: they answer, and what they say is in the frame."""
+"""The functions behind the explorers' controls, over their whole grids: they answer, and stay in the frame."""
 
 import pytest
 
