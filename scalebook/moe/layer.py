@@ -99,8 +99,10 @@ class MoELayer(nn.Module):
     def compute(self, x_TD, plan):
         """Gather the tokens by expert, run each expert once, and add the weighted results up by token."""
         rows = x_TD.index_select(0, plan.tokens_N).split(plan.counts)
-        outputs = [swiglu(rows_ND, self.gate_up_ED[e], self.down_ED[e])
-                   for e, rows_ND in enumerate(rows) if plan.counts[e]]
+        # unbind, not an index for each expert: the gradient of an index is a zero tensor of the size of all experts.
+        weights = zip(self.gate_up_ED.unbind(), self.down_ED.unbind(), strict=True)
+        outputs = [swiglu(rows_ND, gate_up_D, down_D)
+                   for rows_ND, (gate_up_D, down_D) in zip(rows, weights, strict=True) if len(rows_ND)]
         y_TD = torch.zeros_like(x_TD)
         if outputs:
             weighted_ND = torch.cat(outputs) * plan.weights_N.unsqueeze(-1).to(x_TD.dtype)
