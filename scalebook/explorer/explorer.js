@@ -26,9 +26,10 @@ async function draw(element, spec, renderer, values) {
     for (const [signal, value] of Object.entries(values)) view.signal(signal, value);
     return view.runAsync();
   };
-  // The element's size is contained, so that a change does not lay out the page: it must be told its height.
+  // With its size fixed and contained, a change in the chart is laid out and painted there, not in the page.
   const settle = () => {
     element.style.height = `${element.querySelector("svg, canvas").getBoundingClientRect().height}px`;
+    element.style.contain = "strict";
   };
   await apply();
   settle();
@@ -99,6 +100,7 @@ function complain(element, error) {
   note.className = "explorer-error";
   note.setAttribute("role", "alert");
   note.textContent = `This explorer could not be drawn: ${error.message}`;
+  element.removeAttribute("style");
   element.replaceChildren(note);
 }
 

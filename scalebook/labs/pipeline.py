@@ -83,6 +83,11 @@ class Makespan:
     simulated: Timeline
 
 
+def usual_chunks(schedule):
+    """The number of pieces on a stage unless told otherwise: 2 for "interleaved" and "zb-v", 1 for the others."""
+    return 2 if schedule in ("interleaved", "zb-v") else 1
+
+
 def train_step(
     schedule, stages=4, microbatches=8, *, chunks=None, shape=None, samples=2, seed=0, dtype=torch.float64,
     mistake=None, timeout=60,
@@ -104,7 +109,7 @@ def train_step(
     """
     if mistake not in MISTAKES:
         raise ValueError(f"mistake = {mistake!r} is not allowed; mistake must be None, 'sum' or 'overwrite'")
-    chunks = (2 if schedule in ("interleaved", "zb-v") else 1) if chunks is None else chunks
+    chunks = usual_chunks(schedule) if chunks is None else chunks
     timeline = simulate(schedule, stages, microbatches, chunks=chunks)
     if mistake == "overwrite" and timeline.split:
         raise ValueError(f"mistake = 'overwrite' is not allowed with {schedule}; its backward is split")
@@ -161,7 +166,7 @@ def measure_makespan(
         if isinstance(value, bool) or not isinstance(value, Real):
             raise ValueError(f"{name} = {value!r} is not allowed; it must be a number of seconds")
     weight_s = backward_s / 2 if weight_s is None else weight_s
-    chunks = (2 if schedule in ("interleaved", "zb-v") else 1) if chunks is None else chunks
+    chunks = usual_chunks(schedule) if chunks is None else chunks
     simulated = simulate(schedule, stages, microbatches, forward_s, backward_s, weight_s, chunks)
     v = simulated.pipeline.chunks
     seconds = {"F": forward_s / v, "B": backward_s / v, "b": (backward_s - weight_s) / v, "W": weight_s / v}
@@ -238,7 +243,7 @@ def main():
     if step is None:
         return
     loss_gap, gradient_gap = step.difference(single_process_step(given.microbatches))
-    chunks = 2 if given.schedule in ("interleaved", "zb-v") else 1
+    chunks = usual_chunks(given.schedule)
     predicted = simulate(given.schedule, given.stages, given.microbatches, chunks=chunks).peak_in_flight
     print(f"{given.schedule}, {given.stages} stages, {given.microbatches} micro-batches: loss {step.loss:.6f}")
     print(f"difference from one process: loss {loss_gap:.1e}, largest of any gradient {gradient_gap:.1e}")
