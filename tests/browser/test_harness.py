@@ -97,6 +97,19 @@ def test_a_page_that_forbids_code_made_from_text_still_draws(browser, tmp_path):
     assert [error for error in watch.errors if "Content Security Policy" not in error] == []
 
 
+def test_an_explorer_that_cannot_be_drawn_says_so_where_a_reader_sees_it(browser, tmp_path):
+    page_file, _ = write_page(tmp_path, small())
+    (tmp_path / "_static" / "vega.js").write_text("window.vegaEmbed = () => { throw new Error('no Vega'); };")
+    page, _ = watched_page(browser)
+    page.goto(page_file.as_uri())
+    note = page.locator(".explorer-error")
+    note.wait_for(state="visible")
+    assert note.bounding_box()["height"] > 10
+    assert note.inner_text() == "This explorer could not be drawn: no Vega"
+    assert page.locator(".explorer-controls").is_hidden()
+    page.context.close()
+
+
 def test_bars_lines_rules_and_texts_are_read_in_units_of_the_data(problems):
     values = alt.Chart(alt.sequence(1, 9, as_="M")).transform_calculate(
         time="P * datum.M", base="P / 2", label="'t' + datum.time")
