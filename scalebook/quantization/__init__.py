@@ -1,0 +1,27 @@
+"""Quantization: the affine map, rounding to nearest, GPTQ and AWQ, packed codes and llama.cpp's blocks.
+
+Everything here computes with tensors or with bytes. A module is imported when one of its names is first asked for, so
+that importing the package is quick and needs no PyTorch.
+"""
+
+from importlib import import_module
+
+_NAMES = {
+    "grid": ["QuantizedLinear", "from_codes", "group_grid", "to_codes"],
+    "rounding": ["quantize_rtn"],
+    "gptq": ["quantize_gptq"],
+    "awq": ["quantize_awq"],
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name):
+    """Import the module that has `name`, when it is first asked for."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+
+
+def __dir__():
+    """The names here and those that are imported when asked for."""
+    return sorted([*globals(), *_MODULE_OF])
