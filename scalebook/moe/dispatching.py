@@ -58,6 +58,19 @@ class Dispatch:
             offsets.append(offsets[-1] + count)
         return offsets
 
+    @property
+    def dropped_share(self):
+        """The share of the choices that capacity dropped, from 0 to 1; 0 when there was no choice."""
+        dropped = int(self.dropped_TK.sum())
+        return dropped / max(dropped + len(self.tokens_N), 1)
+
+    @property
+    def lost_share(self):
+        """The share of the tokens that lost every choice they had, from 0 to 1; padding is no token."""
+        dropped_T = self.dropped_TK.any(dim=-1)
+        kept_T = torch.zeros_like(dropped_T).index_fill(0, self.tokens_N, True)
+        return int((dropped_T & ~kept_T).sum()) / max(int((dropped_T | kept_T).sum()), 1)
+
 
 def dispatch(experts_TK, weights_TK, experts, capacity=None, *, priority="choice"):
     """Sort the choices by expert, and drop what is over `capacity` (None: nothing is dropped).

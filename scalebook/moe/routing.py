@@ -181,12 +181,12 @@ def without_padding(experts_TK, weights_TK, probabilities_TE, mask_T):
     return Routing(experts_TK, weights_TK, probabilities_TE)
 
 
-def check_inputs(logits_TE, k, mask):
+def check_inputs(logits_TE, k, mask, name="logits_TE"):
     """The logits in at least float32, with zeros at padding, and the mask; ValueError for what a gate cannot take."""
     if not isinstance(logits_TE, torch.Tensor) or not logits_TE.is_floating_point() or logits_TE.dim() != 2:
         is_tensor = isinstance(logits_TE, torch.Tensor)
         found = f"{logits_TE.dtype}, {tuple(logits_TE.shape)}" if is_tensor else type(logits_TE)
-        raise ValueError(f"logits_TE is {found}; it must be a floating-point tensor of shape (tokens, experts)")
+        raise ValueError(f"{name} is {found}; it must be a floating-point tensor of shape (tokens, experts)")
     tokens, experts = logits_TE.shape
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= experts:
         raise ValueError(f"k = {k!r} is not allowed; k must be a whole number from 1 to the {experts} experts")
@@ -198,7 +198,7 @@ def check_inputs(logits_TE, k, mask):
     wrong_T = ~torch.isfinite(logits_TE).all(dim=-1)
     if wrong_T.any():
         first = int(wrong_T.nonzero()[0])
-        raise ValueError(f"logits_TE[{first}] = {logits_TE[first].tolist()} is not allowed; logits must be finite")
+        raise ValueError(f"{name}[{first}] = {logits_TE[first].tolist()} is not allowed; logits must be finite")
     return logits_TE, mask_T
 
 
