@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from traffic_programs import count_all
+from traffic_programs import count_all, log_all_to_alls
 
 from scalebook import ranks
 
@@ -38,6 +38,12 @@ def test_the_traffic_of_a_known_program_is_counted_exactly(counted, name):
     assert [traffic[name] for traffic in counted] == [EXPECTED[name]] * N
 
 
+def test_an_all_to_all_with_splits_is_counted_with_all_that_each_rank_hands_over(counted):
+    for rank, traffic in enumerate(counted):
+        assert traffic["uneven_all_to_all"] == {"all_to_all": (2, 2 * 12 * (4 * rank + 6))}
+        assert traffic["pair_all_to_all"] == {"all_to_all": (1, 16)}
+
+
 def test_every_plain_collective_is_counted_with_what_the_rank_hands_over(counted):
     everywhere = {
         "all_reduce": (1, 24), "broadcast": (1, 24), "reduce": (1, 24), "all_gather": (1, 24),
@@ -45,6 +51,25 @@ def test_every_plain_collective_is_counted_with_what_the_rank_hands_over(counted
     }
     for rank, traffic in enumerate(counted):
         assert traffic["plain"] == {**everywhere, "scatter": (1, 24 * N if rank == 0 else 0)}
+
+
+def test_what_a_rank_hands_to_itself_in_an_all_to_all_is_told_apart():
+    """Rank s sends s + d rows of 12 bytes to rank d, so 2 s of its 4 s + 6 rows stay."""
+    for rank, logged in enumerate(ranks.run(log_all_to_alls, N)):
+        sizes = 12 * (4 * rank + 6), 12 * 2 * rank
+        assert logged["uneven_all_to_all"] == ([("all_to_all", *sizes)] * 2, 2 * (sizes[0] - sizes[1]))
+        assert logged["pair_all_to_all"] == ([("all_to_all", 16, 12)], 4)
+        for name in ("plain", "single_tensor", "functional_collectives"):  # equal parts of 8 bytes
+            assert logged[name] == ([("all_to_all", 8 * N, 8)], 8 * (N - 1))
+
+
+def test_the_log_lists_the_calls_in_order():
+    traffic = ranks.Traffic()
+    traffic.add("send", 8)
+    traffic.add("all_to_all", 12, 4)
+    traffic.add("barrier")
+    assert traffic.log == [("send", 8, 0), ("all_to_all", 12, 4), ("barrier", 0, 0)]
+    assert traffic.ring_bytes(3) == {"send": 8, "all_to_all": 8}
 
 
 def test_all_gather_and_reduce_scatter_in_a_ring_send_what_one_all_reduce_sends():
@@ -55,7 +80,8 @@ def test_all_gather_and_reduce_scatter_in_a_ring_send_what_one_all_reduce_sends(
 
 
 def test_one_rank_sends_nothing_in_a_ring():
-    assert ranks.Traffic(bytes=Counter(all_reduce=8, all_to_all=8)).ring_bytes(1) == {"all_reduce": 0, "all_to_all": 0}
+    alone = ranks.Traffic(bytes=Counter(all_reduce=8, all_to_all=8), kept=Counter(all_to_all=8))
+    assert alone.ring_bytes(1) == {"all_reduce": 0, "all_to_all": 0}
 
 
 @pytest.mark.parametrize("number", [0, True, 2.0])

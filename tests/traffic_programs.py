@@ -21,6 +21,14 @@ def count_all(rank, world_size):
     return {name: as_dict(program(rank, world_size)) for name, program in PROGRAMS.items()}
 
 
+def log_all_to_alls(rank, world_size):
+    """Every all-to-all of the programs that have one: what was counted, in order, and the bytes sent to others."""
+    programs = (plain, single_tensor, functional_collectives, uneven_all_to_all, pair_all_to_all)
+    found = {program.__name__: program(rank, world_size) for program in programs}
+    return {name: ([call for call in traffic.log if call[0] == "all_to_all"],
+                   traffic.ring_bytes(world_size)["all_to_all"]) for name, traffic in found.items()}
+
+
 def plain(rank, n):
     t = torch.ones(6)  # 24 bytes
     with count() as traffic:
@@ -42,6 +50,26 @@ def single_tensor(rank, n):
         dist.all_gather_into_tensor(torch.empty(6 * n), torch.ones(6))
         dist.reduce_scatter_tensor(torch.empty(6), torch.ones(6 * n))
         dist.all_to_all_single(torch.empty(2 * n), torch.ones(2 * n))
+    return traffic
+
+
+def uneven_all_to_all(rank, n):
+    """Rank s sends s + d rows of 12 bytes to rank d, twice. (As a list of tensors, gloo takes equal parts only.)"""
+    send, receive = [rank + d for d in range(n)], [s + rank for s in range(n)]
+    rows = torch.ones(sum(send), 3)
+    with count() as traffic:
+        dist.all_to_all_single(torch.empty(sum(receive), 3), rows, receive, send)
+        functional.all_to_all_single(rows, receive, send, dist.group.WORLD).sum()
+    return traffic
+
+
+def pair_all_to_all(rank, n):
+    """In groups of two ranks, where a rank's place in the group is not its number."""
+    groups = [dist.new_group([first, first + 1]) for first in range(0, n, 2)]
+    with count() as traffic:
+        # Its own part is three rows of 4 bytes, its peer's one.
+        splits = [3, 1] if rank % 2 == 0 else [1, 3]
+        dist.all_to_all_single(torch.empty(4), torch.ones(4), splits, splits, group=groups[rank // 2])
     return traffic
 
 
@@ -146,6 +174,6 @@ def data_parallel(rank, n):
 
 PROGRAMS = {
     program.__name__: program
-    for program in (plain, single_tensor, asynchronous, point_to_point, functional_collectives, coalesced,
-                    tensor_parallel, redistribute, fully_sharded, data_parallel)
+    for program in (plain, single_tensor, uneven_all_to_all, pair_all_to_all, asynchronous, point_to_point,
+                    functional_collectives, coalesced, tensor_parallel, redistribute, fully_sharded, data_parallel)
 }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 import torch
+import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # Kind of each operation, and the position of the tensors that this rank hands over: (kind, position).
@@ -57,7 +58,7 @@ OPERATIONS = {
 # These move nothing: they mark or check a tensor.
 SILENT = {"wait_tensor", "_wrap_tensor_autograd", "check_for_nan"}
 # What a rank sends in a ring of n, over what it hands in: times (n-1), over n where the second number is 1.
-RING = {"all_reduce": (2, 1), "reduce_scatter": (1, 1), "all_to_all": (1, 1), "all_gather": (1, 0)}
+RING = {"all_reduce": (2, 1), "reduce_scatter": (1, 1), "all_gather": (1, 0)}
 
 
 @dataclass
@@ -68,25 +69,38 @@ class Traffic:
     of an all-gather, the whole input of a reduce-scatter or an all-to-all, the message of a send. Receiving ranks
     count what they receive as "recv", and every rank counts the buffer of a broadcast. It is not what goes over the
     wire, which depends on the algorithm: `ring_bytes` gives that for a ring. A coalesced call is one call.
+
+    `kept` is the part of an all-to-all's bytes that the rank hands to itself: with splits, no formula knows it.
+    `log` lists the calls in their order as (kind, bytes, kept).
     """
 
     calls: Counter = field(default_factory=Counter)
     bytes: Counter = field(default_factory=Counter)
+    kept: Counter = field(default_factory=Counter)
+    log: list = field(default_factory=list)
+
+    def add(self, kind, payload=0, kept=0):
+        """Count one call."""
+        self.calls[kind] += 1
+        self.bytes[kind] += payload
+        self.kept[kind] += kept
+        self.log.append((kind, payload, kept))
 
     def ring_bytes(self, ranks):
         """Bytes that this rank sends, per kind, if each call ran in a ring of `ranks`.
 
-        With payload b and n ranks: all-reduce 2 b (n-1)/n, reduce-scatter and all-to-all b (n-1)/n, all-gather
-        b (n-1), where b is this rank's shard. A send sends b. Broadcast, reduce, gather and scatter are left out:
-        there the ranks send different amounts. Source: Patarasu and Yuan 2009, "Bandwidth optimal all-reduce
-        algorithms for clusters of workstations", section 3.
+        With payload b and n ranks: all-reduce 2 b (n-1)/n, reduce-scatter b (n-1)/n, all-gather b (n-1), where b is
+        this rank's shard. An all-to-all sends each peer its own part, b less what is `kept`: b (n-1)/n where all parts
+        are equal. A send sends b. Broadcast, reduce, gather and scatter are left out: there the ranks send different
+        amounts. Source: Patarasu and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of
+        workstations", section 3.
 
         >>> Traffic(Counter(all_reduce=1), Counter(all_reduce=400)).ring_bytes(4)
         {'all_reduce': 600}
         """
         if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
             raise ValueError(f"ranks = {ranks!r} is not allowed; ranks must be a whole number, at least 1")
-        sent = {"send": self.bytes["send"]} if "send" in self.bytes else {}
+        sent = {kind: self.bytes[kind] - self.kept[kind] for kind in ("send", "all_to_all") if kind in self.bytes}
         for kind, (factor, shared) in RING.items():
             if kind in self.bytes:
                 share = Fraction(factor * (ranks - 1) * self.bytes[kind], ranks if shared else 1)
@@ -128,9 +142,8 @@ class _Counter(TorchDispatchMode):
             if name not in OPERATIONS[func.namespace]:
                 raise NotImplementedError(f"{func.namespace}.{name} is not counted yet")
             kind, position = OPERATIONS[func.namespace][name]
-            self.traffic.calls[kind] += 1
-            if position is not None:
-                self.traffic.bytes[kind] += _payload(args[position])
+            payload = 0 if position is None else _payload(args[position])
+            self.traffic.add(kind, payload, _kept(name, args) if kind == "all_to_all" else 0)
         return func(*args, **kwargs)
 
 
@@ -139,3 +152,17 @@ def _payload(value):
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size()
     return sum(map(_payload, value))
+
+
+def _kept(name, args):
+    """Bytes of an all-to-all that the rank hands to itself: its own one of the parts."""
+    if name == "alltoall_":
+        return _payload(args[1][dist.ProcessGroup.unbox(args[2]).rank()])
+    if name == "alltoall_base_":
+        tensor, splits, group = args[1], args[4], dist.ProcessGroup.unbox(args[2])
+    else:  # all_to_all_single; the group comes by its name, or as it is
+        tensor, splits, group = args[0], args[2], args[3]
+        group = dist.distributed_c10d._resolve_process_group(group) if isinstance(group, str) else group
+    if not splits:  # equal parts
+        return _payload(tensor) // group.size()
+    return splits[group.rank()] * _payload(tensor) // max(len(tensor), 1)
