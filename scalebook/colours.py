@@ -1,15 +1,23 @@
 """One colour per idea, the same in matplotlib, in Vega and in the style sheet.
 
-The three come from the palette of Okabe and Ito ("Color Universal Design", 2008), which people with any of the
-common colour-vision deficiencies can tell apart. Things that are compared, but are none of these ideas (two measures,
-two schedules), take their colours from `COMPARED`. Each colour has a contrast of at least 3:1 against both pages, light
-and dark, so one set serves both.
+The ideas of one chapter never share a colour; those of two chapters may. They come from the palette of Okabe and Ito
+("Color Universal Design", 2008), which people with any of the common colour-vision deficiencies can tell apart. Things
+that are compared, but are none of these ideas (two measures, two schedules), take their colours from `COMPARED`. Each
+colour has a contrast of at least 3:1 against both pages, light and dark, so one set serves both.
 """
 
+# Pipelines.
 FORWARD = "#0072b2"
 BACKWARD = "#d55e00"
 WEIGHT = "#009e73"
 IDLE = "#8c8c8c"
+
+# Mixtures of experts.
+ACTIVE = "#0072b2"  # experts that compute for a token
+RESTING = IDLE  # experts that are stored and do not compute: idle as a stage that waits
+SHARED = "#009e73"  # what every token passes through
+DROPPED = "#d55e00"  # choices of an expert that had no room
+
 COMPARED = ("#b0529a", "#947000", IDLE)
 
 LIGHT_PAGE = "#ffffff"
