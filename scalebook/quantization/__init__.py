@@ -8,7 +8,9 @@ from importlib import import_module
 
 _NAMES = {
     "grid": ["QuantizedLinear", "from_codes", "group_grid", "to_codes"],
-    "rounding": ["quantize_rtn"],
+    "rounding": ["expected_error", "measured_error", "quantize_rtn"],
+    "packing": ["from_gptq_checkpoint", "pack_codes", "to_gptq_checkpoint", "unpack_codes"],
+    "llama_cpp": ["block_bits_per_weight", "dequantize_blocks", "quantize_blocks"],
     "gptq": ["quantize_gptq"],
     "awq": ["quantize_awq"],
 }

@@ -115,13 +115,16 @@ def group_grid(weight_OC, bits, symmetric):
 
 
 def _exact_where(constant, value, scale, zero, bits, symmetric):
-    """Replace the grid of each constant group by one that holds its value: a power of two of steps away from Z."""
+    """Replace the grid of each constant group by one that holds its value: a power of two of steps away from Z.
+
+    Where the value is not negative, Z is 1 and not 0, because a GPTQ checkpoint has no place for a 0 (`packing`).
+    """
     steps = 2**(bits - 2) if symmetric else 2**(bits - 1)
     size = value.abs()
     exact = torch.where(size >= steps * torch.finfo(size.dtype).tiny, size / steps, size)
     scale = torch.where(constant, torch.where(size == 0, 1.0, exact), scale)
     if not symmetric:
-        zero = torch.where(constant, torch.where(value < 0, float(steps), 0.0), zero)
+        zero = torch.where(constant, torch.where(value < 0, float(steps), 1.0), zero)
     return scale, zero.to(torch.int32)
 
 
