@@ -139,7 +139,7 @@ def capacity_chart():
             y=alt.Y("start:Q", title="tokens",
                     scale=alt.Scale(domainMin=0, domainMax=alt.ExprRef(f"{TOP} * K"), nice=False)),
             y2="end:Q",
-            opacity=alt.condition(f"datum.fate == '{empty}'", alt.value(0.4), alt.value(1)),
+            opacity=alt.condition(f"datum.fate == '{empty}'", alt.value(0.5), alt.value(1)),
             color=alt.Color("fate:N", legend=alt.Legend(offset=above(3), columns=0),
                             scale=alt.Scale(domain=list(FATES), range=list(FATES.values()))))
     )
