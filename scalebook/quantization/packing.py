@@ -70,7 +70,7 @@ def to_gptq_checkpoint(record):
     `qlinear_cuda_old` reads 0 at 2, 4 and 8 bits, its `qlinear_cuda` reads 2^bits.
 
     >>> from scalebook.quantization.rounding import quantize_rtn
-    >>> tensors = to_gptq_checkpoint(quantize_rtn(torch.linspace(-1, 1, 32 * 64).reshape(32, 64), group_size=32))
+    >>> tensors = to_gptq_checkpoint(quantize_rtn(torch.arange(2048.0).sin().reshape(32, 64), group_size=32))
     >>> {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     {'qweight': (8, 32), 'qzeros': (2, 4), 'scales': (2, 32), 'g_idx': (64,)}
     """
@@ -80,8 +80,8 @@ def to_gptq_checkpoint(record):
         raise ValueError("record has input_scales, which a GPTQ checkpoint cannot hold; fold them into the operation "
                          "before the layer, and give the record with input_scales=None")
     if (record.zero_points == 0).any():
-        raise ValueError(f"record has {int((record.zero_points == 0).sum())} zero-points of 0; a GPTQ checkpoint stores "
-                         f"the zero-point minus one, so it must lie in 1..{2**record.bits - 1}")
+        raise ValueError(f"record has {int((record.zero_points == 0).sum())} zero-points of 0; a GPTQ checkpoint "
+                         f"stores the zero-point minus one, so it must lie in 1..{2**record.bits - 1}")
     scales_OG = record.scales.to(torch.float16)
     if not torch.isfinite(scales_OG).all() or (scales_OG == 0).any():
         raise ValueError(f"record has scales from {float(record.scales.min()):.4g} to "
@@ -98,7 +98,8 @@ def from_gptq_checkpoint(tensors, bits, group_size, symmetric=False):
     """Return the `QuantizedLinear` that `qweight`, `qzeros`, `scales` and `g_idx` of a GPTQ checkpoint hold.
 
     Its weights come back as float16, as its scales are. `bits`, `group_size` and `symmetric` stand in the checkpoint's
-    configuration. A stored zero-point of 2^bits - 1 is read as 0. Raises ValueError for tensors that are missing or whose shapes do not fit each other.
+    configuration. A stored zero-point of 2^bits - 1 is read as 0. Raises ValueError for tensors that are missing or
+    whose shapes do not fit each other.
     """
     missing = sorted({"qweight", "qzeros", "scales", "g_idx"} - set(tensors))
     if missing:
