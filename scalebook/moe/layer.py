@@ -98,16 +98,29 @@ class MoELayer(nn.Module):
 
     def compute(self, x_TD, plan):
         """Gather the tokens by expert, run each expert once, and add the weighted results up by token."""
-        rows = x_TD.index_select(0, plan.tokens_N).split(plan.counts)
-        # unbind, not an index for each expert: the gradient of an index is a zero tensor of the size of all experts.
-        weights = zip(self.gate_up_ED.unbind(), self.down_ED.unbind(), strict=True)
-        outputs = [swiglu(rows_ND, gate_up_D, down_D)
-                   for rows_ND, (gate_up_D, down_D) in zip(rows, weights, strict=True) if len(rows_ND)]
-        y_TD = torch.zeros_like(x_TD)
-        if outputs:
-            weighted_ND = torch.cat(outputs) * plan.weights_N.unsqueeze(-1).to(x_TD.dtype)
-            y_TD = y_TD.index_add(0, plan.tokens_N, weighted_ND)
-        return y_TD
+        rows_ND = x_TD.index_select(0, plan.tokens_N)
+        outputs_ND = run_experts(rows_ND, plan.counts, self.gate_up_ED, self.down_ED)
+        return combine(outputs_ND, plan, x_TD)
+
+
+def run_experts(rows_ND, counts, gate_up_ED, down_ED):
+    """Each expert's SwiGLU on its own rows: the first `counts[0]` rows are expert 0's, the next `counts[1]` expert 1's.
+
+    `gate_up_ED` is (E, 2H, D) and `down_ED` (E, D, H). An expert without rows costs no FLOPs and gets a zero gradient.
+    Returns (N, D), in the order of the rows.
+
+    >>> run_experts(torch.ones(3, 1), [0, 3], torch.ones(2, 2, 1), torch.tensor([[[1.0]], [[2.0]]])).flatten()
+    tensor([1.4621, 1.4621, 1.4621])
+    """
+    # unbind, not an index for each expert: the gradient of an index is a zero tensor of the size of all experts.
+    experts = zip(rows_ND.split(counts), gate_up_ED.unbind(), down_ED.unbind(), strict=True)
+    return torch.cat([swiglu(own_ND, gate_up_D, down_D) for own_ND, gate_up_D, down_D in experts])
+
+
+def combine(outputs_ND, plan, x_TD):
+    """Multiply each row of the experts' outputs by its weight, and add the rows up by token: the shape of x, (T, D)."""
+    weighted_ND = outputs_ND * plan.weights_N.unsqueeze(-1).to(x_TD.dtype)
+    return torch.zeros_like(x_TD).index_add(0, plan.tokens_N, weighted_ND)
 
 
 def check_sizes(d_model, d_ff_expert, n_experts, top_k, n_shared):
