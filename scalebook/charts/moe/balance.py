@@ -1,0 +1,96 @@
+"""How evenly a router in training spreads the tokens, step by step, for each coefficient of the balancing loss."""
+
+import math
+
+from scalebook.charts.moe.words import words
+from scalebook.colours import ACTIVE
+from scalebook.explorer import pack, unpack_expression
+
+WIDTH, SCALE = 3, 10_000  # of the numbers that travel packed: three digits of base 36, four decimals
+LOSS_UNIT = 10  # nats: a loss travels as a share of it, and keeps three decimals
+
+
+def relative_entropy(loads):
+    """The entropy of the shares over that of equal shares: 1 when all experts get the same, 0 when one gets all.
+
+    >>> relative_entropy([5, 5]), relative_entropy([7, 0])
+    (1.0, 0.0)
+    """
+    shares = [load / sum(loads) for load in loads if load]
+    return sum(share * math.log(1 / share) for share in shares) / math.log(len(loads))
+
+
+def coefficient_of_variation(loads):
+    """The standard deviation of the loads over their mean: 0 when all are equal, sqrt(E - 1) when one has all.
+
+    >>> coefficient_of_variation([5, 5]), coefficient_of_variation([0, 10])
+    (0.0, 1.0)
+    """
+    mean = sum(loads) / len(loads)
+    return math.sqrt(sum((load - mean) ** 2 for load in loads) / len(loads)) / mean
+
+
+def balance_rows(records):
+    """One row for each coefficient and layer, with the shares and measures of all its steps, packed.
+
+    `records` are mappings with `coefficient`, `layer` (from 1), `step`, `loads` (tokens of each expert) and `loss` (nats
+    per byte), one for each combination. Raises ValueError when a step of a run is missing or two numbers of experts
+    occur.
+    """
+    runs = {}
+    for record in sorted(records, key=lambda one: (one["coefficient"], one["layer"], one["step"])):
+        runs.setdefault((record["coefficient"], record["layer"]), []).append(record)
+    steps = {tuple(record["step"] for record in run) for run in runs.values()}
+    experts = {len(record["loads"]) for record in records}
+    if len(steps) != 1 or len(experts) != 1:
+        raise ValueError(f"records hold the steps {sorted(steps)} and {sorted(experts)} experts; every run must have "
+                         "the same steps, and every record the same number of experts")
+
+    def packed(values):
+        return pack((round(value * SCALE) for value in values), width=WIDTH)
+
+    return [{"coefficient": coefficient, "layer": layer, "steps": [record["step"] for record in run],
+             "shares": packed(load / sum(record["loads"]) for record in run for load in record["loads"]),
+             "entropy": packed(relative_entropy(record["loads"]) for record in run),
+             "variation": packed(coefficient_of_variation(record["loads"]) for record in run),
+             "loss": packed(record["loss"] / LOSS_UNIT for record in run)}
+            for (coefficient, layer), run in runs.items()]
+
+
+def balance_chart(records):
+    """Each expert's share of the tokens; signals coefficient, layer, step. `records` are those of `balance_rows`."""
+    import altair as alt
+
+    experts = len(records[0]["loads"])
+    chosen = (
+        alt.Chart(alt.Data(values=balance_rows(records)))
+        .transform_filter("datum.coefficient == coefficient && datum.layer == layer")
+        .transform_calculate(at="indexof(datum.steps, step)")
+    )
+
+    def read(packed, position):
+        return f"({unpack_expression(f'datum.{packed}', position, width=WIDTH)} / {SCALE})"
+
+    shares = (
+        chosen.transform_calculate(i=f"sequence({experts})").transform_flatten(["i"])
+        .transform_calculate(share=read("shares", f"({experts} * datum.at + datum.i)"), expert="datum.i + 1")
+        .transform_filter("datum.share > 0")
+    )
+    bars = shares.properties(name="bar").mark_bar(color=ACTIVE).encode(
+        x=alt.X("expert:O", title="expert", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("share:Q", title="share of the tokens", axis=alt.Axis(format="%"),
+                scale=alt.Scale(domain=[0, 1], nice=False)))
+    rule = (
+        alt.Chart(alt.Data(values=[{"share": 1 / experts}]), name="even")
+        .mark_rule(strokeDash=[6, 4], strokeWidth=1.5).encode(y="share:Q")
+    )
+    largest = "max(" + ", ".join(read("shares", f"({experts} * datum.at + {i})") for i in range(experts)) + ")"
+    loss = f"{LOSS_UNIT} * {read('loss', 'datum.at')}"
+    text = words(
+        chosen,
+        f"'largest share ' + format({largest}, '.1%') + ',  relative entropy '"
+        f" + format({read('entropy', 'datum.at')}, '.3f')",
+        f"'coefficient of variation ' + format({read('variation', 'datum.at')}, '.2f')"
+        f" + ',  task loss ' + format({loss}, '.2f')",
+    )
+    return alt.layer(bars, rule, text).properties(height=280)
