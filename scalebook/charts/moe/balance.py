@@ -33,9 +33,9 @@ def coefficient_of_variation(loads):
 def balance_rows(records):
     """One row for each coefficient and layer, with the shares and measures of all its steps, packed.
 
-    `records` are mappings with `coefficient`, `layer` (from 1), `step`, `loads` (tokens of each expert) and `loss` (nats
-    per byte), one for each combination. Raises ValueError when a step of a run is missing or two numbers of experts
-    occur.
+    `records` are mappings with `coefficient`, `layer` (from 1), `step`, `loads` (tokens of each expert) and `loss`
+    (nats per byte), one for each combination. Raises ValueError when a step of a run is missing or two numbers of
+    experts occur.
     """
     runs = {}
     for record in sorted(records, key=lambda one: (one["coefficient"], one["layer"], one["step"])):
