@@ -2,7 +2,7 @@
 
 import math
 
-from scalebook.charts.moe.words import words
+from scalebook.charts.words import words
 from scalebook.colours import ACTIVE
 from scalebook.explorer import pack, unpack_expression
 

@@ -1,7 +1,7 @@
 """What a mixture of experts stores, what a token multiplies with, and what a batch reads."""
 
 from scalebook import published
-from scalebook.charts.moe.words import above, words
+from scalebook.charts.words import above, words
 from scalebook.colours import ACTIVE, COMPARED, RESTING, SHARED
 from scalebook.explorer import grid
 from scalebook.formulas import moe as formulas

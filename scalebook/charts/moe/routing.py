@@ -4,7 +4,7 @@ Gates and dispatch are the library's own, run on the grid of the controls. PyTor
 made.
 """
 
-from scalebook.charts.moe.words import above, words
+from scalebook.charts.words import above, words
 from scalebook.colours import ACTIVE, COMPARED, DROPPED, RESTING
 from scalebook.explorer import grid, pack, unpack_expression
 
