@@ -1,12 +1,10 @@
 """How fast sliders answer: the book's explorers beside `interact` and matplotlib, in one run.
 
-`python -m tests.bench` prints one table; with `--check` it fails when an explorer's p95 is over one frame (16.7 ms).
 What is measured for the explorers says `tests/browser/speed.py`. For `interact` in a local JupyterLab, in the same
 Chromium: from just before the key event on the slider's handle to the first task after the frame that shows the
 new, decoded picture in the page. Each is the p50 and the p95 of a round, and of these the median over the rounds.
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -132,24 +130,14 @@ def table(drawn, compared):
     yield f"Milliseconds from the change to the painted frame; one frame at 60 Hz is {FRAME:.1f} ms."
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="fail when an explorer's p95 is over one frame")
-    parser.add_argument("--samples", type=int, default=100, help="changes a round (default: 100)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds (default: 3)")
-    parser.add_argument("--no-interact", action="store_true", help="leave JupyterLab out")
-    options = parser.parse_args()
+def run(options):
+    """Print the table; return what misses the target, one line each."""
     if not (SITE / "index.html").exists():
         sys.exit(MISSING)
+    rounds = options.rounds or 3
     with unlimited_chromium() as browser:
-        drawn = explorers_timings(browser, options.samples, options.rounds)
+        drawn = explorers_timings(browser, options.samples, rounds)
         few = max(options.samples // 4, 20)
-        compared = {} if options.no_interact else interact_timings(browser, few, options.rounds)
+        compared = {} if options.no_interact else interact_timings(browser, few, rounds)
     print("\n".join(table(drawn, compared)))
-    late = [name for name, one in drawn.items() if one.p95 > FRAME]
-    if options.check and late:
-        sys.exit(f"over one frame: {', '.join(late)}")
-
-
-if __name__ == "__main__":
-    main()
+    return [f"{name}: over one frame" for name, one in drawn.items() if one.p95 > FRAME]
