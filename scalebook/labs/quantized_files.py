@@ -1,0 +1,101 @@
+"""Hand the quantized language model to the world: a GGUF file whose 4-bit blocks hold our codes.
+
+llama.cpp's Q4_0 is a symmetric 4-bit grid in groups of 32 columns. A block is a 16-bit scale d and 32 codes q, and
+stands for the weights d (q - 8): a `QuantizedLinear` with bits = 4, group_size = 32, symmetric, once its scales have 16
+bits. So nothing is rounded a second time, and whoever reads the file gets our weights.
+
+Shapes, as suffixes of names: O outputs, I inputs, G groups in a row.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from scalebook.labs.language_model import model_file
+
+# Where a file keeps the layers of each stage, `blk.NUMBER.` before and `.weight` after.
+TENSORS = {"q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output", "gate": "ffn_gate", "up": "ffn_up",
+           "down": "ffn_down"}
+HEADS = {"q": "llama.attention.head_count", "k": "llama.attention.head_count_kv"}
+
+
+def with_half_scales(record):
+    """The record with its scales rounded to 16 bits, as every file format stores them; what they are then is exact.
+
+    Raises ValueError when a scale does not fit in 16 bits.
+    """
+    scales_OG = record.scales.half().to(record.scales.dtype)
+    if not torch.isfinite(scales_OG).all() or (scales_OG <= 0).any():
+        raise ValueError(f"scales run from {float(record.scales.min()):.3g} to {float(record.scales.max()):.3g}; in 16 "
+                         "bits they must lie between 6e-8 and 65504")
+    return replace(record, scales=scales_OG)
+
+
+def pack_q4_0(record):
+    """The blocks of a record in llama.cpp's Q4_0: uint8 of shape (O, 18 I/32).
+
+    A block of 18 bytes is the scale, 16 bits, little end first, then byte j with code j in its low half and code j + 16
+    in its high half (`block_q4_0` in ggml's ggml-common.h). Raises ValueError for a record on another grid.
+
+    >>> from scalebook.quantization import quantize_rtn
+    >>> record = quantize_rtn(torch.linspace(-1, 1, 32)[None], bits=4, group_size=32, symmetric=True)
+    >>> pack_q4_0(with_half_scales(record))[0, :4].tolist()
+    [68, 48, 128, 144]
+    """
+    if (record.bits, record.group_size, record.symmetric) != (4, 32, True):
+        raise ValueError(f"record has bits = {record.bits}, group_size = {record.group_size} and symmetric = "
+                         f"{record.symmetric}; Q4_0 has 4, 32 and True")
+    O, I = record.codes.shape
+    if record.input_scales is not None or not torch.equal(record.group_of_column, torch.arange(I) // 32):
+        raise ValueError("record has input scales, or groups whose columns are not neighbours; Q4_0 has neither")
+    codes_OGC = record.codes.reshape(O, I // 32, 32).numpy()
+    halves_OGC = codes_OGC[..., :16] | codes_OGC[..., 16:] << 4
+    scales_OG1 = record.scales[..., None].numpy().astype("<f2").view(np.uint8)
+    return np.concatenate([scales_OG1, halves_OGC], axis=-1).reshape(O, -1)
+
+
+def write_gguf(path, records, source=None):
+    """Write the model of `source` (`model_file()` unless given) to `path`, with its linear layers from `records`.
+
+    `records` maps the key of every stage to a `QuantizedLinear` that `pack_q4_0` takes, as `quantize_in_order` returns
+    them. Everything else, the tokenizer too, is copied: embedding and norms keep their bits.
+    """
+    import gguf
+
+    reader = gguf.GGUFReader(model_file() if source is None else source)
+    writer = gguf.GGUFWriter(path, "llama")
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name not in ("general.architecture", "general.file_type"):
+            inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], inner)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
+    layers = _layers(records, reader)
+    for tensor in reader.tensors:
+        if tensor.name in layers:
+            writer.add_tensor(tensor.name, layers[tensor.name], raw_dtype=gguf.GGMLQuantizationType.Q4_0)
+        else:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _layers(records, reader):
+    """Packed blocks by the names that the file has for the layers."""
+    rows = {tensor.name: int(tensor.shape[-1]) for tensor in reader.tensors}  # the file names the inputs first
+    heads = {name: int(reader.fields[field].contents()) for name, field in HEADS.items()}
+    layers = {}
+    for (block, names), record in records.items():
+        places = [f"blk.{block}.{TENSORS[name]}.weight" for name in names]
+        packed = np.split(pack_q4_0(record), np.cumsum([rows[place] for place in places])[:-1])
+        for name, place, part in zip(names, places, packed, strict=True):
+            layers[place] = _interleave(part, heads[name]) if name in heads else part
+    return layers
+
+
+def _interleave(rows, heads):
+    """Put the rows of queries or keys in llama.cpp's order: it turns neighbours together, transformers two halves."""
+    halves = rows.reshape(heads, 2, -1, rows.shape[-1])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
