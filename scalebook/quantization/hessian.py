@@ -110,6 +110,19 @@ def damp(hessian_II, damping):
     return damped_II
 
 
+def into_range(hessian_II):
+    """The Hessian divided by the power of two that takes its largest diagonal entry into [1/2, 1): nothing is rounded.
+
+    Any multiple of a Hessian gives the same codes. This one fits into float32 whatever the size of the inputs was.
+
+    >>> into_range(torch.tensor([[8.0, 2.0], [2.0, 4.0]]))
+    tensor([[0.5000, 0.1250],
+            [0.1250, 0.2500]])
+    """
+    exponent = torch.frexp(hessian_II.diagonal().max()).exponent
+    return torch.ldexp(hessian_II, -exponent)
+
+
 def check_matrix(matrix, name, shape):
     """Raise ValueError unless `matrix` is a finite float tensor of two dimensions, neither of them 0."""
     if not isinstance(matrix, torch.Tensor) or matrix.dtype not in DTYPES:
