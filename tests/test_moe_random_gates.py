@@ -1,12 +1,10 @@
-"""The gates that draw: against their equations, their probabilities and their gradients; and what capacity drops."""
+"""The gates that draw: against their equations, their probabilities and their gradients."""
 
 import doctest
 import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.nn.functional import softplus
 
 from scalebook import moe
@@ -169,29 +167,3 @@ def test_the_random_gate_chooses_two_and_padding_goes_nowhere():
     result = moe.route_random_second(torch.zeros(3, 4), mask=torch.tensor([1, 0, 1]))
     assert result.experts_TK.tolist() == [[0, 1], [-1, -1], [0, 1]]
     assert result.weights_TK.tolist() == [[0.5, 0.5], [0, 0], [0.5, 0.5]]
-
-
-# What capacity drops.
-
-
-def test_the_shares_of_dropped_choices_and_lost_tokens_are_counted():
-    """Expert 0 takes two: of four first choices two stay, so two tokens lose their first, one of them all it had."""
-    experts_TK = torch.tensor([[0, 1], [0, 1], [0, 1], [0, -1], [-1, -1]])
-    plan = moe.dispatch(experts_TK, torch.ones(5, 2), 2, capacity=2)
-    assert plan.dropped_share == 3 / 7  # two of expert 0, one of expert 1
-    assert plan.lost_share == 2 / 4
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 12), st.integers(1, 5), st.none() | st.integers(0, 6), st.integers(0, 10**6), st.data())
-def test_the_shares_are_those_of_a_loop(tokens, experts, capacity, seed, data):
-    k = data.draw(st.integers(1, experts))
-    experts_TK = torch.randint(-1, experts, (tokens, k), generator=seeded(seed))
-    plan = moe.dispatch(experts_TK, torch.ones(tokens, k), experts, capacity)
-    wanted = [[e for e in row if e >= 0] for row in experts_TK.tolist()]
-    rows = plan.tokens_N.tolist()
-    choices, real = sum(map(len, wanted)), [t for t in range(tokens) if wanted[t]]
-    lost = [t for t in real if t not in rows]
-    assert plan.dropped_share == pytest.approx((choices - len(rows)) / choices if choices else 0)
-    assert plan.lost_share == pytest.approx(len(lost) / len(real) if real else 0)
-    assert capacity is not None or plan.dropped_share == plan.lost_share == 0
