@@ -71,7 +71,7 @@ class QuantizedLinear:
         A column that was multiplied by its input scale is divided by it again. What lies beyond the greatest number of
         the dtype becomes that number.
         """
-        scales_OI = self.scales[:, self.group_of_column]
+        scales_OI = self.scales.to(torch.promote_types(self.scales.dtype, self.dtype))[:, self.group_of_column]
         weight_OI = from_codes(self.codes, scales_OI, self.zero_points[:, self.group_of_column])
         if self.input_scales is not None:
             weight_OI = weight_OI / self.input_scales
@@ -93,8 +93,11 @@ def group_grid(weight_OC, bits, symmetric):
     """Return the scale (O,) and the zero-point (O,) of one group of columns: of each row of `weight_OC`.
 
     The grid runs from the least to the greatest weight, with 0 forced in, in 2^b - 1 steps. When it is symmetric it
-    runs from -max|w| to max|w| instead, in as many steps, and Z = 2^(b-1). A constant group gets a scale of which its
-    value is an exact multiple. Works on any leading shape, and in the dtype of `weight_OC`: give it float32 or float64.
+    runs from -m to m instead, m = max|w|, in as many steps, and Z = 2^(b-1): S = 2m/(2^b - 1), as GPTQ's own code has
+    it. (S = m/2^(b-1), AWQ's equation 1, is finer, but moves a weight of +m by a whole step; S = m/(2^(b-1) - 1) has m
+    on the grid, but never uses the code 0.) A constant group gets a scale of which its value is an exact multiple.
+
+    Works on any leading shape, and in the dtype of `weight_OC`: give it float32 or float64.
 
     >>> group_grid(torch.tensor([[-1.0, 0.0, 2.0], [1.0, 3.0, 2.0]]), bits=2, symmetric=False)
     (tensor([1., 1.]), tensor([1, 0], dtype=torch.int32))

@@ -52,7 +52,7 @@ def quantize_blocks(weight, kind):
     if not np.isfinite(x_BN).all():
         raise ValueError("weight has elements that are infinite, not a number, or beyond float32; all must be finite")
     blocks = np.zeros(len(x_BN), LAYOUTS[kind])
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # what overflows is refused below
         _QUANTIZE[kind](x_BN, blocks)
     for name in {"d", "m"} & set(blocks.dtype.names):
         if not np.isfinite(blocks[name]).all():

@@ -34,7 +34,8 @@ def pack_codes(codes, bits):
                          f"codes of {bits} bits must lie in 0..{2**bits - 1}")
     one_a_byte = codes.to(torch.uint8).contiguous().numpy()
     each_bit = np.unpackbits(one_a_byte[..., None], axis=-1, bitorder="little", count=bits)
-    return torch.from_numpy(np.packbits(each_bit.reshape(*codes.shape[:-1], -1), axis=-1, bitorder="little"))
+    each_bit = each_bit.reshape(*codes.shape[:-1], codes.shape[-1] * bits)
+    return torch.from_numpy(np.packbits(each_bit, axis=-1, bitorder="little"))
 
 
 def unpack_codes(packed, bits):
@@ -52,7 +53,8 @@ def unpack_codes(packed, bits):
         raise ValueError(f"packed has the shape {tuple(packed.shape)}; "
                          f"its last axis must hold a whole number of codes of {bits} bits")
     each_bit = np.unpackbits(packed.contiguous().numpy(), axis=-1, bitorder="little")
-    one_a_byte = np.packbits(each_bit.reshape(*packed.shape[:-1], -1, bits), axis=-1, bitorder="little")
+    each_bit = each_bit.reshape(*packed.shape[:-1], packed.shape[-1] * 8 // bits, bits)
+    one_a_byte = np.packbits(each_bit, axis=-1, bitorder="little")
     return torch.from_numpy(one_a_byte[..., 0])
 
 
@@ -66,8 +68,8 @@ def to_gptq_checkpoint(record):
     float16 has fewer digits. Raises ValueError for 5, 6 or 7 bits,
     for I or O that is no multiple of 32, for scales that float16 does not hold, and for input scales, which have no
     place in this format: fold them into the operation before and set `input_scales=None`. A zero-point of 0 (a group
-    without a negative weight) is refused too: it would be stored as -1, and readers differ on what that is. AutoGPTQ's
-    `qlinear_cuda_old` reads 0 at 2, 4 and 8 bits, its `qlinear_cuda` reads 2^bits.
+    whose weights all lie above -S/2) is refused too: it would be stored as -1, and readers differ on what that is.
+    AutoGPTQ's `qlinear_cuda_old` reads 0 at 2, 4 and 8 bits, its `qlinear_cuda` reads 2^bits.
 
     >>> from scalebook.quantization.rounding import quantize_rtn
     >>> tensors = to_gptq_checkpoint(quantize_rtn(torch.arange(2048.0).sin().reshape(32, 64), group_size=32))
@@ -81,7 +83,8 @@ def to_gptq_checkpoint(record):
                          "before the layer, and give the record with input_scales=None")
     if (record.zero_points == 0).any():
         raise ValueError(f"record has {int((record.zero_points == 0).sum())} zero-points of 0; a GPTQ checkpoint "
-                         f"stores the zero-point minus one, so it must lie in 1..{2**record.bits - 1}")
+                         f"stores the zero-point minus one, so it must lie in 1..{2**record.bits - 1}, "
+                         "as those of a symmetric grid do")
     scales_OG = record.scales.to(torch.float16)
     if not torch.isfinite(scales_OG).all() or (scales_OG == 0).any():
         raise ValueError(f"record has scales from {float(record.scales.min()):.4g} to "
