@@ -39,9 +39,9 @@ def pack_q4_0(record):
     in its high half (`block_q4_0` in ggml's ggml-common.h). Raises ValueError for a record on another grid.
 
     >>> from scalebook.quantization import quantize_rtn
-    >>> record = quantize_rtn(torch.linspace(-1, 1, 32)[None], bits=4, group_size=32, symmetric=True)
+    >>> record = quantize_rtn(7.5 * torch.eye(32)[:1], bits=4, group_size=32, symmetric=True)  # scale 1.0 is 0x3c00
     >>> pack_q4_0(with_half_scales(record))[0, :4].tolist()
-    [68, 48, 128, 144]
+    [0, 60, 143, 136]
     """
     if (record.bits, record.group_size, record.symmetric) != (4, 32, True):
         raise ValueError(f"record has bits = {record.bits}, group_size = {record.group_size} and symmetric = "
