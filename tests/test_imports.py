@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1] / "scalebook"
-WITHOUT_TORCH = ["scalebook.formulas", "scalebook.formulas.pipeline", "scalebook.published", "scalebook.pipeline",
-                 "scalebook.moe", "scalebook.explorer", "scalebook.exercises", "scalebook.book.listings",
-                 "scalebook.book.execute", "scalebook.book.notebooks"]
+WITHOUT_TORCH = ["scalebook.formulas", "scalebook.formulas.pipeline", "scalebook.formulas.moe",
+                 "scalebook.formulas.quantization", "scalebook.published", "scalebook.pipeline", "scalebook.moe",
+                 "scalebook.quantization", "scalebook.quantization.llama_cpp", "scalebook.texts",
+                 "scalebook.explorer", "scalebook.exercises", "scalebook.book.listings", "scalebook.book.execute",
+                 "scalebook.book.notebooks"]
 HEAVY = ["torch", "altair", "matplotlib", "ipywidgets", "IPython", "nbformat"]
 SECONDS = 0.5
 
 # The layers, lowest first. A module imports from its own layer's part and from lower layers, never from a higher one.
 COMMON = {"colours", "vega"}
 LOWEST = {"formulas", "published"}
-SHARED = {"explorer", "ranks", "exercises"}
+SHARED = {"explorer", "ranks", "exercises", "texts"}
 SUBJECTS = {"moe", "quantization", "tensor_parallel", "pipeline", "zero", "mesh", "planner"}
 ABOVE = {"charts", "labs"}
 MAY_IMPORT = {
@@ -26,7 +28,7 @@ MAY_IMPORT = {
     **dict.fromkeys(SHARED, COMMON),
     **dict.fromkeys(SUBJECTS, COMMON | LOWEST | SUBJECTS),
     "charts": COMMON | LOWEST | SUBJECTS | {"explorer"},
-    "labs": COMMON | LOWEST | SUBJECTS | {"ranks"},
+    "labs": COMMON | LOWEST | SUBJECTS | {"ranks", "texts"},
     "book": COMMON | LOWEST | {"explorer"},
 }
 
