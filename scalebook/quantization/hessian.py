@@ -138,9 +138,8 @@ def check_matrix(matrix, name, shape):
 def check_hessian(hessian_II, inputs, name="hessian"):
     """Raise ValueError unless `hessian_II` can be a layer's Hessian: finite, (I, I), symmetric, no negative diagonal.
 
-    Symmetric up to rounding: each pair may differ by 1e-5 of the geometric mean of its two diagonal entries. A channel
-    whose diagonal is 0 was always 0, so its row must be 0 as well. Whether the matrix is positive definite is found
-    out where it is factorised.
+    A channel whose diagonal is 0 was always 0, so its row must be 0 as well. Whether the matrix is positive definite is
+    found out where it is factorised.
     """
     check_matrix(hessian_II, name, "(inputs, inputs)")
     if hessian_II.shape != (inputs, inputs):
@@ -150,11 +149,21 @@ def check_hessian(hessian_II, inputs, name="hessian"):
     if (diagonal_I < 0).any():
         raise ValueError(f"{name} has {float(diagonal_I.min()):.4g} on its diagonal; a sum of squares is at least 0, "
                          f"and {name} must be positive semi-definite")
-    if not torch.equal(hessian_II, hessian_II.T):  # rounding in the sums, or not symmetric
-        difference_II = (hessian_II - hessian_II.T).abs()
-        if (difference_II > 1e-5 * torch.outer(diagonal_I.sqrt(), diagonal_I.sqrt())).any():
-            raise ValueError(f"{name} is not symmetric: an element differs by {float(difference_II.max()):.4g} "
-                             "from its mirror image")
+    if not is_symmetric(hessian_II):
+        difference = float((hessian_II - hessian_II.T).abs().max())
+        raise ValueError(f"{name} is not symmetric: an element differs by {difference:.4g} from its mirror image")
     if hessian_II[diagonal_I == 0].any():
         raise ValueError(f"{name} has a 0 on its diagonal in a row that is not all 0; "
                          "it must be positive semi-definite")
+
+
+def is_symmetric(hessian_II):
+    """Whether each pair of elements differs by at most 1e-5 of the geometric mean of its diagonal entries: by rounding.
+
+    >>> is_symmetric(torch.tensor([[4.0, 1.0], [1.0, 9.0]])), is_symmetric(torch.tensor([[4.0, 1.0], [2.0, 9.0]]))
+    (True, False)
+    """
+    if torch.equal(hessian_II, hessian_II.T):
+        return True
+    size_I = hessian_II.diagonal().abs().sqrt()
+    return bool(((hessian_II - hessian_II.T).abs() <= 1e-5 * torch.outer(size_I, size_I)).all())
