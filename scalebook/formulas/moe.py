@@ -5,7 +5,7 @@ no biases, separate embedding and head. `scalebook.moe.parameters` counts any sh
 Symbols of sizes are numbers of elements; FLOPs are for one token.
 """
 
-from sympy import Eq, Mod, ceiling
+from sympy import Eq, Mod, ceiling, pi, sqrt
 
 from scalebook.formulas.core import Formula, Variable
 
@@ -23,10 +23,14 @@ _N = Variable("N", "parameters that multiply for a token", count=True, minimum=1
 _T = Variable("T", "tokens in a batch", count=True, minimum=0)
 _R = Variable("R", "ranks that share the experts", count=True, minimum=1)
 _c = Variable("c", "capacity factor")
+_rho = Variable("rho", "FLOP/s of a rank", unit="FLOP/s", latex=r"\rho")
+_omega = Variable("omega", "bytes that a rank sends in a second", unit="byte/s", latex=r"\omega")
+_epsilon = Variable("epsilon", "bytes of an element", unit="byte", latex=r"\epsilon")
 _alpha = Variable("alpha", "coefficient of the balancing loss", latex=r"\alpha")
 
 E, K, L, D, F, V, H, G = (variable.symbol for variable in (_E, _K, _L, _D, _F, _V, _H, _G))
 d_h, s, N, T, R, c, alpha = (variable.symbol for variable in (_d_h, _s, _N, _T, _R, _c, _alpha))
+rho, omega, epsilon = (variable.symbol for variable in (_rho, _omega, _epsilon))
 
 _chosen = (K <= E, "K must be at most E")
 _shared_evenly = (Eq(Mod(E, R), 0), "E must be a multiple of R")
@@ -106,4 +110,19 @@ expert_capacity = Formula(
 all_to_all_elements = Formula(
     "all_to_all_elements", 2 * K * T * D * (R - 1) / R, "elements", (_K, _T, _D, _R, _E), _DERIVED,
     requires=(_chosen, _shared_evenly), result=r"V_{\mathrm{all\text{-}to\text{-}all}}",
+)
+# One of K = 1 choice, all of them for the same expert; exact where c T / E is a whole number.
+dropped_share_collapsed = Formula(
+    "dropped_share_collapsed", 1 - c / E, "1", (_c, _E), _DERIVED, requires=((c <= E, "c must be at most E"),),
+    result=r"\mathrm{dropped}_{\mathrm{collapsed}}",
+)
+# Uniformly random choices at c = 1: the normal approximation of a binomial load.
+dropped_share_balanced = Formula(
+    "dropped_share_balanced", sqrt((1 - K / E) * E / (2 * pi * K * T)), "1", (_K, _E, _T), _DERIVED,
+    requires=(_chosen, (T >= 1, "T must be at least 1")), result=r"\mathrm{dropped}_{\mathrm{balanced}}",
+)
+# Dispatch and combine beside the experts' products, forward, many ranks.
+exchange_over_compute = Formula(
+    "exchange_over_compute", epsilon * rho / (3 * F * omega), "1", (_epsilon, _rho, _F, _omega), _DERIVED,
+    requires=((omega > 0, "omega must be above 0"),), result=r"t_{\mathrm{exchange}} / t_{\mathrm{compute}}",
 )
