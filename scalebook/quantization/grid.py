@@ -71,8 +71,9 @@ class QuantizedLinear:
         A column that was multiplied by its input scale is divided by it again. What lies beyond the greatest number of
         the dtype becomes that number.
         """
-        scales_OI = self.scales.to(torch.promote_types(self.scales.dtype, self.dtype))[:, self.group_of_column]
-        weight_OI = from_codes(self.codes, scales_OI, self.zero_points[:, self.group_of_column])
+        scales_OG = self.scales.to(torch.promote_types(self.scales.dtype, self.dtype))
+        scales_OI, zeros_OI = (x.index_select(1, self.group_of_column) for x in (scales_OG, self.zero_points))
+        weight_OI = from_codes(self.codes, scales_OI, zeros_OI)
         if self.input_scales is not None:
             weight_OI = weight_OI / self.input_scales
         limits = torch.finfo(self.dtype)
