@@ -18,6 +18,12 @@ RESTING = IDLE  # experts that are stored and do not compute: idle as a stage th
 SHARED = "#009e73"  # what every token passes through
 DROPPED = "#d55e00"  # choices of an expert that had no room
 
+# Quantization.
+RTN = "#d55e00"  # rounded to the nearest point of the grid
+GPTQ = "#0072b2"  # the error of rounding passed on to the weights that are still free
+AWQ = "#009e73"  # scaled before rounding, as the inputs say
+FULL_PRECISION = IDLE  # not quantized
+
 COMPARED = ("#b0529a", "#947000", IDLE)
 
 LIGHT_PAGE = "#ffffff"

@@ -6,7 +6,8 @@ from scalebook import colours
 
 PAGES = {"light": colours.LIGHT_PAGE, "dark": colours.DARK_PAGE}
 CHAPTERS = {"pipelines": ("FORWARD", "BACKWARD", "WEIGHT", "IDLE"),
-            "mixtures of experts": ("ACTIVE", "RESTING", "SHARED", "DROPPED")}
+            "mixtures of experts": ("ACTIVE", "RESTING", "SHARED", "DROPPED"),
+            "quantization": ("RTN", "GPTQ", "AWQ", "FULL_PRECISION")}
 IDEAS = [name for names in CHAPTERS.values() for name in names]
 
 
