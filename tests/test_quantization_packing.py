@@ -1,8 +1,6 @@
 """Packed codes and GPTQ's checkpoint layout: read and written alike by AutoGPTQ, and refused where readers differ."""
 
 import dataclasses
-import importlib.util
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,22 +15,10 @@ from scalebook.quantization import (
     to_gptq_checkpoint,
     unpack_codes,
 )
+from tests.oracle_files import autogptq_layer
 
 forall = settings(deadline=None, max_examples=60)
 GPTQ_BITS = [2, 3, 4, 8]
-
-
-def autogptq_layer(name):
-    """AutoGPTQ's layer of that file, loaded by its path: its package imports what is not installed here."""
-    spec = importlib.util.find_spec("auto_gptq")
-    assert spec, "auto-gptq is missing: it is installed with --no-deps, as the other oracles are"
-    path = Path(spec.submodule_search_locations[0]) / "nn_modules" / "qlinear" / f"{name}.py"
-    module_spec = importlib.util.spec_from_file_location(f"autogptq_{name}", path)
-    module = importlib.util.module_from_spec(module_spec)
-    module_spec.loader.exec_module(module)
-    return module.QuantLinear
-
-
 OLD, NEW = autogptq_layer("qlinear_cuda_old"), autogptq_layer("qlinear_cuda")
 
 
