@@ -147,7 +147,8 @@ def quantize_apart(model, quantize, hessians):
 
 
 METHODS = ("rtn", "gptq", "awq")
-VARIANTS = ("gptq, columns in their order", "gptq, static groups", "gptq, unquantized inputs", "awq, o too")
+VARIANTS = ("gptq, columns in their order", "gptq, static groups", "gptq, unquantized inputs", "awq, o too",
+            "awq, clipped")
 
 
 def quantizer(method, bits, group_size, variant=None):
@@ -155,7 +156,8 @@ def quantizer(method, bits, group_size, variant=None):
 
     GPTQ takes the columns by their Hessian ("act-order"). AWQ's input scales are folded into the operation before;
     before a Llama's o there is none that could take them when several heads share a value (AWQ's own code then leaves
-    it out, too): o is rounded, unless the variant says otherwise. `variant` is one of `VARIANTS`, or None.
+    it out, too): o is rounded, unless the variant says otherwise. AWQ searches alpha and does not clip, unless the
+    variant says so. `variant` is one of `VARIANTS`, or None.
 
     Raises ValueError for another method or variant.
     """
@@ -171,7 +173,8 @@ def quantizer(method, bits, group_size, variant=None):
                 static_groups=variant == "gptq, static groups",
             )
         if method == "awq" and (stage.names != ("o",) or variant == "awq, o too"):
-            return quantization.quantize_awq(weight_OI, hessian_II, bits, group_size)
+            return quantization.quantize_awq(weight_OI, hessian_II, bits, group_size, kind="hessian",
+                                             clip=variant == "awq, clipped")
         return quantization.quantize_rtn(weight_OI, bits, group_size)
 
     return quantize
