@@ -1,20 +1,31 @@
 """A quantized model leaves as a GGUF file that others read with the same weights; and what bandwidth is measured by."""
 
 import importlib.util
+import json
 
 import gguf
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalebook.labs import language_model
 from scalebook.labs.language_model import load_model
 from scalebook.labs.quantized_bandwidth import Reading, time_products, tokens_per_second
-from scalebook.labs.quantized_files import HEADS, TENSORS, _interleave, pack_q4_0, with_half_scales, write_gguf
+from scalebook.labs.quantized_files import (
+    HEADS,
+    TENSORS,
+    _interleave,
+    pack_q4_0,
+    with_half_scales,
+    write_gguf,
+    write_gptq,
+)
 from scalebook.labs.quantized_layers import stages
-from scalebook.quantization import quantize_rtn
+from scalebook.quantization import quantize_gptq, quantize_rtn
 from scalebook.quantization.grid import QuantizedLinear
+from scalebook.quantization.packing import from_gptq_checkpoint
 
 WIDTH, INNER, BLOCKS, HEAD_COUNT, KEY_COUNT, VOCABULARY = 64, 96, 2, 4, 2, 40
 
@@ -92,6 +103,40 @@ def test_the_file_holds_four_bit_blocks_and_copies_the_rest(small_file, tmp_path
     assert HEADS["k"] in kept
     assert all(before.fields[name].contents() == after.fields[name].contents() for name in kept)
     assert after.fields["general.file_type"].contents() == gguf.LlamaFileType.MOSTLY_Q4_0
+
+
+@pytest.mark.parametrize("act_order", [False, True])
+def test_a_gptq_checkpoint_holds_every_layer_and_everything_else(act_order, small_file, tmp_path):
+    _, model = small_file
+    hessian = {64: torch.diag(torch.arange(64.0) + 1), 96: torch.diag(torch.arange(96.0) + 1)}
+    records = {stage.key: quantize_gptq(stage.weight(), hessian[stage.weight().shape[1]], 4, 32, symmetric=True,
+                                        act_order=act_order) for stage in stages(model)}
+    write_gptq(tmp_path, model, records)
+    tensors = load_file(tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
+    assert (config["bits"], config["group_size"], config["sym"], config["desc_act"]) == (4, 32, True, act_order)
+    for stage in stages(model):
+        stage.replace(records[stage.key].dequantize())
+    linear = 0
+    for path, module in model.model.named_modules(prefix="model"):
+        if not isinstance(module, torch.nn.Linear):
+            continue
+        names = [name for name in tensors if name.startswith(path + ".")]
+        packed = {name.rsplit(".", 1)[1]: tensors.pop(name) for name in names}
+        read = from_gptq_checkpoint(packed, 4, 32, symmetric=True).dequantize()
+        torch.testing.assert_close(read.float(), module.weight, rtol=2e-3, atol=1e-5)
+        linear += 1
+    assert linear == 7 * BLOCKS
+    assert set(tensors) == {name for name, _ in model.named_parameters() if "_proj" not in name}
+    assert all(torch.equal(tensor, model.get_parameter(name).half()) for name, tensor in tensors.items())
+
+
+def test_a_checkpoint_has_one_grid_only(small_file, tmp_path):
+    _, model = small_file
+    records = four_bit_records(model)
+    records[stages(model)[0].key] = quantize_rtn(stages(model)[0].weight(), 8, 32, symmetric=True)
+    with pytest.raises(ValueError, match="they must share one"):
+        write_gptq(tmp_path, model, records)
 
 
 def test_packed_blocks_are_read_by_the_gguf_package_as_our_weights():

@@ -1,4 +1,4 @@
-"""Hand the quantized language model to the world: a GGUF file whose 4-bit blocks hold our codes.
+"""Hand the quantized language model to the world: a GGUF file whose 4-bit blocks hold our codes, or GPTQ's layout.
 
 llama.cpp's Q4_0 is a symmetric 4-bit grid in groups of 32 columns. A block is a 16-bit scale d and 32 codes q, and
 stands for the weights d (q - 8): a `QuantizedLinear` with bits = 4, group_size = 32, symmetric, once its scales have 16
@@ -7,12 +7,16 @@ bits. So nothing is rounded a second time, and whoever reads the file gets our w
 Shapes, as suffixes of names: O outputs, I inputs, G groups in a row.
 """
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from scalebook.labs.language_model import model_file
+from scalebook.labs.quantized_layers import stages
+from scalebook.quantization.packing import to_gptq_checkpoint
 
 # Where a file keeps the layers of each stage, `blk.NUMBER.` before and `.weight` after.
 TENSORS = {"q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output", "gate": "ffn_gate", "up": "ffn_up",
@@ -80,6 +84,52 @@ def write_gguf(path, records, source=None):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def write_gptq(folder, model, records):
+    """Write a model as a GPTQ checkpoint: `model.safetensors` and `config.json` in `folder`.
+
+    Each linear layer of the blocks becomes the four tensors of `to_gptq_checkpoint`, from `records` by the key of its
+    stage; everything else is written in 16 bits. All records must have the same bits, group size and symmetry.
+
+    Raises ValueError when they don't, and as `to_gptq_checkpoint` does.
+    """
+    from safetensors.torch import save_file
+
+    grids = {(record.bits, record.group_size, record.symmetric) for record in records.values()}
+    shown = sorted(grids, key=str)
+    if len(grids) != 1:
+        raise ValueError(f"records have the (bits, group_size, symmetric) {shown}; they must share one")
+    paths = {id(module): path for path, module in model.named_modules()}
+    tensors = {}
+    for stage in stages(model):
+        for layer, part in zip(stage.layers, split_rows(records[stage.key], stage.rows()), strict=True):
+            path = paths[id(layer)]
+            tensors |= {f"{path}.{name}": tensor for name, tensor in to_gptq_checkpoint(part).items()}
+    replaced = {f"{paths[id(layer)]}.weight" for stage in stages(model) for layer in stage.layers}
+    tensors |= {name: value.half() for name, value in model.named_parameters() if name not in replaced}
+    save_file(tensors, Path(folder, "model.safetensors"), metadata={"format": "pt"})
+    bits, group_size, symmetric = grids.pop()
+    grid = {"quant_method": "gptq", "checkpoint_format": "gptq", "bits": bits, "sym": symmetric,
+            "group_size": group_size or -1, "desc_act": not all(map(_in_order, records.values()))}
+    config = model.config.to_dict() | {"quantization_config": grid, "dtype": "float16"}
+    Path(folder, "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+
+def split_rows(record, rows):
+    """Cut a record into records of so many rows each: the layers that were quantized as one matrix.
+
+    >>> from scalebook.quantization import quantize_rtn
+    >>> [part.codes.shape[0] for part in split_rows(quantize_rtn(torch.randn(5, 8), group_size=4), [3, 2])]
+    [3, 2]
+    """
+    parts = zip(*(getattr(record, name).split(rows) for name in ("codes", "scales", "zero_points")), strict=True)
+    return [replace(record, codes=codes, scales=scales, zero_points=zeros) for codes, scales, zeros in parts]
+
+
+def _in_order(record):
+    """Whether groups hold neighbouring columns."""
+    return bool((record.group_of_column.diff() >= 0).all())
 
 
 def _layers(records, reader):

@@ -34,10 +34,13 @@ class Stage:
         """The layers' weights (O, I), one below the other; a copy."""
         return torch.cat([layer.weight.detach() for layer in self.layers])
 
+    def rows(self):
+        """How many outputs each layer has."""
+        return [layer.weight.shape[0] for layer in self.layers]
+
     def replace(self, weight_OI):
         """Give the layers the rows of `weight_OI`, in the same order."""
-        rows = [layer.weight.shape[0] for layer in self.layers]
-        for layer, part in zip(self.layers, weight_OI.split(rows), strict=True):
+        for layer, part in zip(self.layers, weight_OI.split(self.rows()), strict=True):
             layer.weight.data = part.contiguous()
 
 
