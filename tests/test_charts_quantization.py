@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from scalebook import moe, published
-from scalebook.charts.quantization import ellipse, ellipse_chart, fit, fit_chart, grid, grid_chart
+from scalebook.charts.quantization import alpha, alpha_chart, ellipse, ellipse_chart, fit, fit_chart, grid, grid_chart
+from scalebook.explorer import grid as every_setting
 from scalebook.formulas import quantization as formulas
-from scalebook.quantization import quantize_rtn
-from scalebook.quantization.hessian import row_errors
+from scalebook.quantization import quantize_awq, quantize_rtn
+from scalebook.quantization.awq import awq_curve
+from scalebook.quantization.hessian import layer_error, layer_hessian, row_errors
 from scalebook.quantization.obs import brute_force, obq_step
 from tests.vega_oracle import evaluate_rows
 
@@ -102,6 +104,40 @@ def test_every_point_of_the_two_weights_lies_in_the_frame_and_making_up_never_co
             assert abs(int(touch + 0.5) - touch) <= abs(near[other] - touch) + 1e-9
 
 
+@pytest.fixture(scope="module")
+def alpha_rows():
+    return every_setting(alpha.alpha_row, **alpha.GRID)
+
+
+def test_the_layers_curve_is_awqs_search_and_its_best_is_what_awq_takes(alpha_rows):
+    for row in alpha_rows:
+        weight_OI, inputs_NI, _ = alpha.seeded_layer(row["outliers"])
+        curve = awq_curve(weight_OI, inputs_NI, bits=row["bits"], group_size=row["size"])
+        rounding = curve[0][1]
+        assert row["curves"][0] == pytest.approx([error / rounding for _, error in curve])
+        record = quantize_awq(weight_OI, inputs_NI, bits=row["bits"], group_size=row["size"])
+        error = layer_error(weight_OI, record.dequantize(), layer_hessian(inputs_NI))
+        assert row["least"][0] == pytest.approx(error / rounding) == pytest.approx(min(row["curves"][0]))
+        assert row["curves"][0][round(row["best"] * alpha.STEPS)] == row["least"][0]
+
+
+def test_all_errors_lie_in_the_frame_and_the_two_parts_nearly_add_up(alpha_rows):
+    low, high = alpha.FRAME
+    for row in alpha_rows:
+        for whole, loud, rest in zip(*row["curves"], strict=True):
+            assert all(low <= value <= high for value in (whole, loud, rest))
+            assert abs(loud + rest - whole) < 0.11 * whole
+
+
+def test_only_the_loud_channels_inputs_differ_between_the_layers():
+    (weight, quiet, loud), (same, louder, places) = alpha.seeded_layer(1), alpha.seeded_layer(50)
+    assert torch.equal(weight, same)
+    assert torch.equal(loud, places)
+    assert int(loud.sum()) == alpha.LOUD
+    assert torch.equal(louder[:, loud], 50 * quiet[:, loud])
+    assert torch.equal(louder[:, ~loud], quiet[:, ~loud])
+
+
 @pytest.mark.parametrize("model", fit.MODELS)
 def test_the_parts_of_a_model_add_up_to_its_published_count(model):
     sizes = fit.model_sizes(model)
@@ -155,6 +191,6 @@ def test_the_verdict_names_the_smallest_that_holds_it(total, words):
     assert evaluate_rows(fit.verdict("datum.total"), [{"total": total}]) == [words]
 
 
-@pytest.mark.parametrize("chart", [grid_chart, ellipse_chart, fit_chart])
+@pytest.mark.parametrize("chart", [grid_chart, ellipse_chart, alpha_chart, fit_chart])
 def test_a_chart_is_the_same_each_time_it_is_made(chart):
     assert json.dumps(chart().to_dict(), sort_keys=True) == json.dumps(chart().to_dict(), sort_keys=True)

@@ -8,11 +8,12 @@ from fractions import Fraction
 import torch
 
 from scalebook import moe, published
-from scalebook.quantization import quantize_rtn
-from scalebook.quantization.hessian import row_errors
+from scalebook.quantization import quantize_awq, quantize_rtn
+from scalebook.quantization.awq import awq_curve
+from scalebook.quantization.hessian import layer_error, layer_hessian, row_errors
 from scalebook.quantization.obs import obq_step
 from scalebook.quantization.rounding import expected_error, measured_error
-from tests.browser.oracles import oracle, significant
+from tests.browser.oracles import oracle, percent, significant
 
 
 @oracle("grid")
@@ -74,6 +75,42 @@ def ellipse(rho, which, w1, w2):
             "path": [{"x": x, "y": y} for x, y in ((w1, w2), touch.tolist(), end)],
             "point": [{"x": x, "y": y, "color": name, "shape": name} for name, (x, y) in places.items()],
             "best": [{"x": x, "y": y} for (x, y), value in errors.items() if value < least + 1e-9]}
+
+
+@oracle("alpha")
+def alpha(outliers, bits, size):
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    weight, inputs = 0.02 * normal(64, 256), normal(256, 256) * torch.exp(0.3 * normal(256))
+    loud = torch.randperm(256, generator=generator)[:4]
+    inputs[:, loud] *= outliers
+    curve = awq_curve(weight, inputs, bits=bits, group_size=size)
+    rounding = curve[0][1]
+    best, least = min(curve, key=lambda point: point[1])
+
+    def parts(scales):
+        """The share of the loud channels, and of the others, of rounding's error, for one set of scales."""
+        weight_s = weight if scales is None else weight * scales
+        change = quantize_rtn(weight_s, bits, size).dequantize() / (1 if scales is None else scales) - weight
+        alone = torch.zeros_like(change)
+        alone[:, loud] = change[:, loud]
+        hessian = layer_hessian(inputs)
+        return [layer_error(weight, weight + part, hessian) / rounding for part in (alone, change - alone)]
+
+    names = ("the layer", "its four loud channels", "all other channels")
+    sizes = inputs.abs().mean(dim=0)
+    curves = [{"x": step / 20, "y": value, "color": name} for step in range(21)
+              for name, value in zip(names, [curve[step][1] / rounding, *parts(sizes ** (step / 20))], strict=True)]
+    chosen = parts(quantize_awq(weight, inputs, bits=bits, group_size=size).input_scales)
+    before, after = parts(None), [least / rounding, *chosen]
+    text = (f"alpha = {best:.2f}: {percent(after[0])} of the error of rounding\n"
+            f"four loud channels: {percent(before[0])} → {percent(after[1])}\n"
+            f"all others: {percent(before[1])} → {percent(after[2])}")
+    return {"curve": curves, "rounding": [{"y": 1}], "words": [{"text": text}],
+            "chosen": [{"x": best, "y": value, "color": name} for name, value in zip(names, after, strict=True)]}
 
 
 def model_bytes(shape, bits, size):
