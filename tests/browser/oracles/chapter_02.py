@@ -8,6 +8,7 @@ from fractions import Fraction
 import torch
 
 from scalebook import moe, published
+from scalebook.data import load
 from scalebook.quantization import quantize_awq, quantize_rtn
 from scalebook.quantization.awq import awq_curve
 from scalebook.quantization.hessian import layer_error, layer_hessian, row_errors
@@ -111,6 +112,28 @@ def alpha(outliers, bits, size):
             f"all others: {percent(before[1])} → {percent(after[2])}")
     return {"curve": curves, "rounding": [{"y": 1}], "words": [{"text": text}],
             "chosen": [{"x": best, "y": value, "color": name} for name, value in zip(names, after, strict=True)]}
+
+
+@oracle("measured")
+def measured(method, bits, size):
+    table = load("quantization")
+    base, weights = table["base"]["perplexity"], table["weights"]
+    names = {"rtn": "rounding to nearest", "gptq": "GPTQ", "awq": "AWQ"}
+    found = {}
+    for row in table["rows"]:
+        if row["variant"] is None:
+            total = weights["linear"] * row["bits_per_weight"] / 8 + 2 * (weights["embedding"] + weights["norms"])
+            place = {"x": total / 1e6, "y": row["perplexity"], "color": names[row["method"]]}
+            found[row["method"], row["bits"], row["group_size"] or 0] = (place, row["loss"])
+    place, loss = found[method, bits, size]
+    text = (f"{names[method]}, {bits} bits, {f'groups of {size}' if size else 'a group a row'}\n"
+            f"perplexity {significant(place['y'])}, unquantized {base:.4g}\n"
+            f"{significant(place['x'])} MB, loses {loss:.3f} nats".replace("-", "−"))
+    if method != "rtn":
+        text += f", rounding {found['rtn', bits, size][1]:.3f}".replace("-", "−")
+    return {"dot": [row for row, _ in found.values()], "chosen": [place], "words": [{"text": text}],
+            "same": [row for (one, _, group), (row, _) in found.items() if (one, group) == (method, size)],
+            "unquantized": [{"y": base}], "sixteen": [{"x": 2 * sum(weights.values()) / 1e6, "y": base}]}
 
 
 def model_bytes(shape, bits, size):
