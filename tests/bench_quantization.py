@@ -160,7 +160,7 @@ def main():
     """Print the table; with `--check`, exit with what is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=1, help="more than one only where nothing else runs")
     parser.add_argument("--check", action="store_true", help="fail when slower, or when codes differ that must not")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
