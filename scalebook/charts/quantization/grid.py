@@ -30,16 +30,17 @@ def row_weights():
 
 
 def rounded_row(alt):
-    """One row a weight: its group's scale S and zero-point Z, and what it comes back as, `back`."""
+    """One row a weight: its place `i`, the weight `before` and `rounded`, and its group's scale S and zero-point Z."""
+    least, greatest = "min(0, datum.least)", "max(0, datum.greatest)"
+    code = formulas.code.vega(w="datum.before", S="datum.S", Z="datum.Z", b="bits")
     return (
         alt.Chart(alt.Data(values=[{"i": i, "base": weight} for i, weight in enumerate(row_weights())]))
-        .transform_calculate(w=f"datum.base * (datum.i == {OUTLIER} ? outlier : 1)", block="floor(datum.i / size)")
-        .transform_joinaggregate(least="min(w)", greatest="max(w)", groupby=["block"])
-        .transform_calculate(least="min(0, datum.least)", greatest="max(0, datum.greatest)")
-        .transform_calculate(S=formulas.scale.vega(w_min="datum.least", w_max="datum.greatest", b="bits"))
-        .transform_calculate(Z=formulas.zero_point.vega(w_min="datum.least", S="datum.S"))
-        .transform_calculate(q=formulas.code.vega(w="datum.w", S="datum.S", Z="datum.Z", b="bits"))
-        .transform_calculate(back=formulas.dequantized.vega(q="datum.q", S="datum.S", Z="datum.Z"))
+        .transform_calculate(before=f"datum.base * (datum.i == {OUTLIER} ? outlier : 1)",
+                             block="floor(datum.i / size)")
+        .transform_joinaggregate(least="min(before)", greatest="max(before)", groupby=["block"])
+        .transform_calculate(S=formulas.scale.vega(w_min=least, w_max=greatest, b="bits"))
+        .transform_calculate(Z=formulas.zero_point.vega(w_min=least, S="datum.S"))
+        .transform_calculate(rounded=formulas.dequantized.vega(q=f"({code})", S="datum.S", Z="datum.Z"))
     )
 
 
@@ -50,37 +51,36 @@ def grid_chart():
     chosen = rounded_row(alt)
     y = alt.Y("y:Q", title="weight", axis=alt.Axis(grid=False, tickCount=6),
               scale=alt.Scale(domainMin=alt.ExprRef(f"-{LOWEST}"), domainMax=alt.ExprRef(HIGHEST), nice=False))
-    x = alt.X("x:Q", title="place in the row", axis=alt.Axis(grid=False),
+    x = alt.X("i:Q", title="place in the row", axis=alt.Axis(grid=False),
               scale=alt.Scale(domain=[-1, WEIGHTS], nice=False))
     groups = (
         chosen.transform_aggregate(groupby=["block", "S", "Z"])
-        .transform_calculate(x="datum.block * size - 0.4", x2="(datum.block + 1) * size - 0.6")
+        .transform_calculate(i="datum.block * size - 0.4", end="(datum.block + 1) * size - 0.6")
     )
     band = (
         groups.properties(name="range")
         .transform_calculate(y=formulas.dequantized.vega(q="0", S="datum.S", Z="datum.Z"),
                              y2=formulas.dequantized.vega(q="(pow(2, bits) - 1)", S="datum.S", Z="datum.Z"))
-        .mark_rect(fill=COMPARED[2], opacity=0.16, clip=True).encode(x=x, x2="x2:Q", y=y, y2="y2:Q")
+        .mark_rect(fill=COMPARED[2], opacity=0.16, clip=True).encode(x=x, x2="end:Q", y=y, y2="y2:Q")
     )
     lines = (
         groups.properties(name="grid").transform_filter(f"pow(2, bits) * {WEIGHTS} / size <= {MOST_LINES}")
         .transform_calculate(k="sequence(pow(2, bits))").transform_flatten(["k"])
         .transform_calculate(y=formulas.dequantized.vega(q="datum.k", S="datum.S", Z="datum.Z"))
-        .mark_rule(color=COMPARED[2], opacity=0.55, clip=True).encode(x=x, x2="x2:Q", y=y)
+        .mark_rule(color=COMPARED[2], opacity=0.55, clip=True).encode(x=x, x2="end:Q", y=y)
     )
     errors = (
-        chosen.properties(name="error").transform_filter("abs(datum.w - datum.back) > 1e-9")
-        .transform_calculate(x="datum.i", y="datum.w")
-        .mark_rule(color=RTN, strokeWidth=1.5).encode(x=x, y=y, y2="back:Q")
+        chosen.properties(name="error").transform_filter("abs(datum.before - datum.rounded) > 1e-9")
+        .mark_rule(color=RTN, strokeWidth=1.5).encode(x=x, y="before:Q", y2="rounded:Q")
     )
     dots = (
-        chosen.properties(name="weight").transform_calculate(x="datum.i", before="datum.w", rounded="datum.back")
+        chosen.properties(name="weight")
         .transform_fold(list(SHOWN), as_=["what", "y"]).mark_point(filled=True, size=22, opacity=1)
         .encode(x=x, y=y, color=alt.Color("what:N", legend=alt.Legend(offset=above(3), columns=0),
                                           scale=alt.Scale(domain=list(SHOWN), range=[FULL_PRECISION, RTN])))
     )
     summed = (
-        chosen.transform_calculate(squared="pow(datum.w - datum.back, 2)",
+        chosen.transform_calculate(squared="pow(datum.before - datum.rounded, 2)",
                                    expected=formulas.rounding_variance.vega(S="datum.S"))
         .transform_aggregate(squared="mean(squared)", expected="mean(expected)", least="min(S)", greatest="max(S)")
     )
