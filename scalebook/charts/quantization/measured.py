@@ -4,7 +4,6 @@ import math
 
 from scalebook.charts.words import above, words
 from scalebook.colours import AWQ, FULL_PRECISION, GPTQ, RTN
-from scalebook.data import load
 from scalebook.formulas import quantization as formulas
 
 METHODS = {"rtn": ("rounding to nearest", RTN), "gptq": ("GPTQ", GPTQ), "awq": ("AWQ", AWQ)}
@@ -44,14 +43,13 @@ def frame(rows, base):
             [math.floor(0.9 * base["perplexity"]), round(10 ** (largest + 0.1), 1 - math.floor(largest))])
 
 
-def measured_chart(table=None):
+def measured_chart(table):
     """Perplexity against megabytes, every measurement a dot; signals method, bits, size (0: a row).
 
-    `table` is by default what is stored as `quantization`.
+    `table` is `scalebook.data.load("quantization")`.
     """
     import altair as alt
 
-    table = table or load("quantization")
     rows = measured_rows(table)
     base = {"MB": megabytes(table["weights"], 16), "perplexity": table["base"]["perplexity"]}
     bytes_domain, perplexity_domain = frame(rows, base)
