@@ -104,7 +104,7 @@ def fit_chart():
     rules = known.properties(name="card").mark_rule(color=FULL_PRECISION, strokeWidth=1.5).encode(
         x=alt.X("GB:Q", title="GB (1e9 bytes)"))
     marked = (
-        known.properties(name="memory").transform_filter("datum.gap / largest > 0.04")
+        known.properties(name="memory").transform_filter("datum.gap / largest > 0.05")
         .mark_text(fontSize=11, dy=-7).encode(x="GB:Q", y=alt.value(0), text="GB:Q")
     )
     beta, here = expressions("bits")

@@ -171,7 +171,7 @@ def fit(model, bits, size, context, kv):
     machines = [("one RTX 4090", 24), ("one RTX 5090", 32), ("one L40S", 48), ("one H100", 80), ("one H200", 141),
                 ("8 x H100", 640)]
     inside = [memory for _, memory in machines if memory <= largest]
-    apart = [now for now, before in zip(inside, [0, *inside], strict=False) if now - before > 0.04 * largest]
+    apart = [now for now, before in zip(inside, [0, *inside], strict=False) if now - before > 0.05 * largest]
     (weights, rest, _), beta = parts(bits)
     total = weights + rest + cache
     holds = next((f"fits {name} ({memory} GB)" for name, memory in machines if total <= memory),
