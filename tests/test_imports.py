@@ -19,7 +19,7 @@ SECONDS = 0.5
 # The layers, lowest first. A module imports from its own layer's part and from lower layers, never from a higher one.
 COMMON = {"colours", "vega"}
 LOWEST = {"formulas", "published"}
-SHARED = {"explorer", "ranks", "exercises", "texts"}
+SHARED = {"explorer", "ranks", "exercises", "texts", "data"}
 SUBJECTS = {"moe", "quantization", "tensor_parallel", "pipeline", "zero", "mesh", "planner"}
 ABOVE = {"charts", "labs"}
 MAY_IMPORT = {
@@ -28,7 +28,7 @@ MAY_IMPORT = {
     **dict.fromkeys(SHARED, COMMON),
     **dict.fromkeys(SUBJECTS, COMMON | LOWEST | SUBJECTS),
     "charts": COMMON | LOWEST | SUBJECTS | {"explorer"},
-    "labs": COMMON | LOWEST | SUBJECTS | {"ranks", "texts"},
+    "labs": COMMON | LOWEST | SUBJECTS | {"ranks", "texts", "data"},
     "book": COMMON | LOWEST | {"explorer"},
 }
 
