@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from scalebook.labs import balance
-from scalebook.moe import capacity, dispatch
+from scalebook.moe import balance, capacity, dispatch
 
 HISTOGRAMS = arrays.arrays(np.int64, st.integers(2, 9), elements=st.integers(0, 1000)).filter(lambda c: c.sum() > 0)
 property_test = settings(deadline=None, max_examples=60)
