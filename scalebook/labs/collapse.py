@@ -2,8 +2,8 @@
 
 Without balancing, a gate may send most tokens of a layer to one expert. Each way to balance runs with several seeds
 beside its control. The result is stored as data, since two processors train to different digits, and training enlarges
-the difference: weights that start one millionth apart send about a quarter of the tokens elsewhere after 80 steps. Whether a
-run collapses is the same. `scalebook.data.load("collapse")` reads the data without PyTorch.
+the difference: when the weights were changed by a millionth at the start, about a quarter of the tokens went elsewhere
+after 80 steps, while the same runs collapsed. `scalebook.data.load("collapse")` reads the data without PyTorch.
 
     python -m scalebook.labs.collapse                  # all runs, written to scalebook/data/collapse.json
     python -m scalebook.labs.collapse --part           # two short runs, printed beside the stored ones
