@@ -253,7 +253,7 @@ def test_no_static_folder_stands_at_the_root():
 
 def pins_that_are_not_exact(text):
     lines = [line.partition(" #")[0].strip() for line in text.splitlines()]
-    wanted = re.compile(r"[A-Za-z0-9_.-]+(\[[\w,-]+\])?==[\w.+!-]+(\s*;.*)?$")
+    wanted = re.compile(r"[A-Za-z0-9_.-]+(\[[\w,-]+\])?==[\w.+!-]+( --hash=sha256:[0-9a-f]{64})*(\s*;.*)?$")
     return [line for line in lines if line and not line.startswith(("#", "-r ")) and not wanted.match(line)]
 
 

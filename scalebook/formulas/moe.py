@@ -62,11 +62,11 @@ multiplying_parameters = Formula(
     requires=(_chosen,), result="N",
 )
 resting_expert_share = Formula(
-    "resting_expert_share", 1 - K / E, "1", (_K, _E), _DERIVED, requires=(_chosen,), result=r"1 - \frac{K}{E}",
+    "resting_expert_share", 1 - K / E, "1", (_K, _E), _DERIVED, requires=(_chosen,), result=r"r_{\mathrm{experts}}",
 )
 resting_share = Formula(
     "resting_share", (total_parameters.expression - active_parameters.expression) / total_parameters.expression, "1",
-    (*_shape, _F, _K), _DERIVED, requires=(_chosen,), result=r"1 - \frac{N_{\mathrm{active}}}{N_{\mathrm{total}}}",
+    (*_shape, _F, _K), _DERIVED, requires=(_chosen,), result="r",
 )
 
 # FLOPs of one token.
@@ -109,7 +109,7 @@ expert_capacity = Formula(
 # combine, one copy for each choice, and what stays on the rank not counted.
 all_to_all_elements = Formula(
     "all_to_all_elements", 2 * K * T * D * (R - 1) / R, "elements", (_K, _T, _D, _R, _E), _DERIVED,
-    requires=(_chosen, _shared_evenly), result=r"V_{\mathrm{all\text{-}to\text{-}all}}",
+    requires=(_chosen, _shared_evenly), result=r"S_{\mathrm{all\text{-}to\text{-}all}}",
 )
 # One of K = 1 choice, all of them for the same expert; exact where c T / E is a whole number.
 dropped_share_collapsed = Formula(

@@ -8,7 +8,7 @@ from tests.notebook_rules.common import calls, headings, section, shows_explorer
 
 SECTIONS = ("The question", "Derive", "Build", "Validate", "Explore", "The trap", "In the wild", "History",
             "Exercises", "In one breath")
-EXPLORERS = {"04_pipeline_parallelism": 4}
+EXPLORERS = {"01_sparse_moe": 5, "04_pipeline_parallelism": 4}
 EXPLORERS_LEAST = 3
 EXERCISES_LEAST = 6
 CHECKED_LEAST = 2

@@ -5,8 +5,9 @@ router spreads the tokens as it is trained. Signals: `experts` in a layer (E is 
 `F` width of an expert, and those that a function names.
 """
 
-from scalebook.charts.moe.balance import balance_chart
+from scalebook.charts.moe.balance import balance_chart, balance_records
 from scalebook.charts.moe.cost import NAMES, budget_chart, distinct_chart, presets_chart
 from scalebook.charts.moe.routing import capacity_chart, token_chart
 
-__all__ = ["NAMES", "balance_chart", "budget_chart", "capacity_chart", "distinct_chart", "presets_chart", "token_chart"]
+__all__ = ["NAMES", "balance_chart", "balance_records", "budget_chart", "capacity_chart", "distinct_chart",
+           "presets_chart", "token_chart"]

@@ -1,33 +1,26 @@
 """How evenly a router in training spreads the tokens, step by step, for each coefficient of the balancing loss."""
 
-import math
-
 from scalebook.charts.words import words
 from scalebook.colours import ACTIVE
 from scalebook.explorer import pack, unpack_expression
+from scalebook.moe.balance import entropy, variation
 
 WIDTH, SCALE = 3, 10_000  # of the numbers that travel packed: three digits of base 36, four decimals
 LOSS_UNIT = 10  # nats: a loss travels as a share of it, and keeps three decimals
 
 
-def relative_entropy(loads):
-    """The entropy of the shares over that of equal shares: 1 when all experts get the same, 0 when one gets all.
+def balance_records(runs):
+    """One mapping for each run, layer (from 1) and step, as `balance_rows` takes them, from the runs of an experiment.
 
-    >>> relative_entropy([5, 5]), relative_entropy([7, 0])
-    (1.0, 0.0)
+    A run has `alpha`, the coefficient; `steps`; and for each step `counts`, layers x experts, and `held_out`, the loss.
+
+    >>> balance_records([{"alpha": 0.1, "steps": [20], "counts": [[[3, 1]]], "held_out": [2.5]}])
+    [{'coefficient': 0.1, 'layer': 1, 'step': 20, 'loads': [3, 1], 'loss': 2.5}]
     """
-    shares = [load / sum(loads) for load in loads if load]
-    return sum(share * math.log(1 / share) for share in shares) / math.log(len(loads))
-
-
-def coefficient_of_variation(loads):
-    """The standard deviation of the loads over their mean: 0 when all are equal, sqrt(E - 1) when one has all.
-
-    >>> coefficient_of_variation([5, 5]), coefficient_of_variation([0, 10])
-    (0.0, 1.0)
-    """
-    mean = sum(loads) / len(loads)
-    return math.sqrt(sum((load - mean) ** 2 for load in loads) / len(loads)) / mean
+    return [{"coefficient": run["alpha"], "layer": layer, "step": step, "loads": loads, "loss": loss}
+            for run in runs
+            for step, counts, loss in zip(run["steps"], run["counts"], run["held_out"], strict=True)
+            for layer, loads in enumerate(counts, 1)]
 
 
 def balance_rows(records):
@@ -47,12 +40,12 @@ def balance_rows(records):
                          "the same steps, and every record the same number of experts")
 
     def packed(values):
-        return pack((round(value * SCALE) for value in values), width=WIDTH)
+        return pack((round(float(value) * SCALE) for value in values), width=WIDTH)
 
     return [{"coefficient": coefficient, "layer": layer, "steps": [record["step"] for record in run],
              "shares": packed(load / sum(record["loads"]) for record in run for load in record["loads"]),
-             "entropy": packed(relative_entropy(record["loads"]) for record in run),
-             "variation": packed(coefficient_of_variation(record["loads"]) for record in run),
+             "entropy": packed(entropy([record["loads"] for record in run])),
+             "variation": packed(variation([record["loads"] for record in run])),
              "loss": packed(record["loss"] / LOSS_UNIT for record in run)}
             for (coefficient, layer), run in runs.items()]
 

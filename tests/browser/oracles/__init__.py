@@ -24,7 +24,9 @@ oracle, and for an oracle without an explorer.
 import importlib
 import pkgutil
 from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
 
+CHAPTERS = Path(__file__).parents[3] / "chapters"
 ORACLES = {}
 
 
@@ -62,5 +64,7 @@ def significant(value, digits=4):
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+# A module speaks of the chapter of its number, once that is there.
 for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+    if list(CHAPTERS.glob(f"{_module.name.removeprefix('chapter_')}_*.ipynb")):
+        importlib.import_module(f"{__name__}.{_module.name}")

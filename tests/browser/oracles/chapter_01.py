@@ -1,10 +1,13 @@
 """Oracles of the explorers of chapter 1."""
 
 import math
+from decimal import ROUND_HALF_UP, Decimal
 
 import torch
 
 from scalebook import moe, published
+from scalebook.charts.moe import balance_records
+from scalebook.data import load
 from scalebook.formulas import moe as formulas
 from tests.browser.oracles import oracle, percent, significant
 
@@ -147,3 +150,26 @@ def capacity(K, skew, factor):
             f"{percent(lost)} of choices dropped,  {percent(vacant)} of slots empty\n"
             f"{percent(bare)} of tokens lose every choice")
     return {"bar": bars, "capacity": [{"y": room}], "words": [{"text": text}]}
+
+
+RECORDS = balance_records(load("collapse")["grid"])
+
+
+def fixed(value, digits):
+    """A number that travelled with four decimals, written as Vega's format writes it: a tie is rounded up."""
+    return f"{Decimal(float(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)}"
+
+
+@oracle("balance")
+def balance(coefficient, layer, step):
+    (record,) = [one for one in RECORDS
+                 if (one["coefficient"], one["layer"], one["step"]) == (coefficient, layer, step)]
+    loads = torch.tensor(record["loads"], dtype=torch.float64)
+    shares = [round(share, 4) for share in (loads / loads.sum()).tolist()]
+    entropy = torch.distributions.Categorical(probs=loads).entropy() / math.log(8)
+    variation = loads.std(correction=0) / loads.mean()
+    loss = 10 * round(record["loss"] / 10, 4)
+    bars = [{"x": expert, "y": 0, "y2": share} for expert, share in enumerate(shares, 1) if share]
+    text = (f"largest share {percent(max(shares))},  relative entropy {fixed(round(float(entropy), 4), 3)}\n"
+            f"coefficient of variation {fixed(round(float(variation), 4), 2)},  task loss {fixed(loss, 2)}")
+    return {"bar": bars, "even": [{"y": 1 / 8}], "words": [{"text": text}]}
