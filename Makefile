@@ -37,7 +37,7 @@ test: .venv/has-all .venv-colab/has-all  ## check everything that is checked in 
 test-all: .venv/has-all .venv-colab/has-all  ## check everything, also what is slow
 	@$(PY) -m tests.run --slow
 
-bench: .venv/has-all .venv/has-chromium book  ## measure how fast the sliders answer
+bench: .venv/has-all .venv/has-chromium book  ## measure the sliders, and the layers beside other libraries'
 	@$(PY) -m tests.bench
 
 clean:  ## remove what was built; the virtual environments stay
@@ -53,11 +53,12 @@ clean:  ## remove what was built; the virtual environments stay
 	@$(PY) -m pip install $(PIP_FLAGS) $(EDITABLE)
 	@touch $@
 
-.venv/has-all: .venv/has-book requirements.txt requirements-data.txt scalebook/texts.py
+.venv/has-all: .venv/has-book requirements.txt requirements-data.txt scalebook/texts.py tests/oracle_files.py
 	@echo "Installing what the notebooks and the tests need (minutes: PyTorch is large)"
 	@$(PY) -m pip install $(PIP_FLAGS) -r requirements.txt
 	@$(PY) -m pip install $(PIP_FLAGS) $(DATA)
 	@$(PY) -m scalebook.texts
+	@$(PY) -m tests.oracle_files
 	@touch $@
 
 .venv/has-chromium: .venv/has-all
