@@ -61,7 +61,9 @@ def test_leading_dimensions_are_kept():
         assert function(counts)[1, 2] == pytest.approx(function(counts[1, 2]))
 
 
-@pytest.mark.parametrize("counts", [[], [1, -1], [math.nan, 1], 3, [[0, 0], [1, 2]]])
+@pytest.mark.parametrize("counts", [[], [1, -1], [math.nan, 1], 3, [[0, 0], [1, 2]], "abc", {1: 2}, [[1], [2, 3]],
+                                    [1j, 2], [10**400, 1], torch.ones(2, requires_grad=True),
+                                    torch.ones(2, dtype=torch.bfloat16)])
 def test_counts_that_are_no_load_are_refused(counts):
     with pytest.raises(ValueError, match="counts"):
         balance.load_shares(counts)
@@ -72,7 +74,12 @@ def test_the_ratio_of_entropy_is_refused_for_one_expert():
         balance.entropy([4])
 
 
-@pytest.mark.parametrize("factor", [0, -1, math.nan, math.inf])
+def test_counts_too_large_to_be_added_up_have_shares_all_the_same():
+    assert balance.load_shares([1e308, 1e308]).tolist() == [0.5, 0.5]
+    assert balance.entropy([1] * 5) == 1
+
+
+@pytest.mark.parametrize("factor", [0, -1, math.nan, math.inf, None, "1", True, 1j, [1.0]])
 def test_a_capacity_factor_that_is_none_is_refused(factor):
     with pytest.raises(ValueError, match="capacity_factor"):
         balance.dropped_share([1, 2], factor)

@@ -66,8 +66,6 @@ def recompute_part(seed=0, steps=80):
 
     Raises FileNotFoundError when the text is missing, and ValueError for steps that are not a multiple of 20.
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < EVERY or steps % EVERY:
-        raise ValueError(f"steps = {steps!r} is not allowed; steps must be a multiple of {EVERY}, at least {EVERY}")
     return [{"variant": name, "seed": seed, **run(VARIANTS[name], seed, steps, finish=False)} for name in PART]
 
 
@@ -76,7 +74,16 @@ def run(balancing, seed, steps=STEPS, *, finish=True):
 
     The seed draws the weights and the batches: with one seed, all variants start from the same weights and see the same
     text. `finish` adds the measures at the end.
+
+    Raises ValueError for a balancing that is no `Balancing`, for steps that are not a multiple of 20, and for a seed
+    that is not a whole number from 0 to 2^63 - 1.
     """
+    if not isinstance(balancing, Balancing):
+        raise ValueError(f"balancing = {balancing!r} is not allowed; it must be a moe_transformer.Balancing")
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < EVERY or steps % EVERY:
+        raise ValueError(f"steps = {steps!r} is not allowed; steps must be a multiple of {EVERY}, at least {EVERY}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed = {seed!r} is not allowed; seed must be a whole number from 0 to 2^63 - 1")
     training, held_out = (as_tensor(part) for part in texts.split())
     probe = evenly_spaced(held_out, PROBE)
     generator = torch.Generator().manual_seed(seed)

@@ -10,6 +10,7 @@ Run it with `python -m scalebook.labs.expert_parallel --ranks 4`, or let PyTorch
 
 import argparse
 import math
+import numbers
 from dataclasses import dataclass
 
 import torch
@@ -221,17 +222,21 @@ def make_task(size, *, tokens=64, d_model=16, d_ff_expert=24, n_experts=8, top_k
     for count in tokens:
         whole("tokens", count, 0)
     whole("seed", seed, 0)
+    if seed >= 2**63:
+        raise ValueError(f"seed = {seed} is not allowed; seed must be below 2^63")
     task = Task(tokens, d_model, d_ff_expert, n_experts, top_k, n_shared, gate, skew, capacity_factor, seed, dtype,
                 mistake)
     for name, value, allowed in (("gate", gate, tuple(GATES)), ("mistake", mistake, MISTAKES),
                                  ("dtype", dtype, (torch.float32, torch.float64))):
         if value not in allowed:
             raise ValueError(f"{name} = {value!r} is not allowed; it must be one of {allowed}")
-    if isinstance(skew, bool) or not math.isfinite(skew):
-        raise ValueError(f"skew = {skew!r} is not allowed; it must be a finite number")
+    if isinstance(skew, bool) or not isinstance(skew, numbers.Real) or not abs(skew) <= 1e6:
+        raise ValueError(f"skew = {skew!r} is not allowed; it must be a number from -1e6 to 1e6")
     task.build(moe.MoELayer)  # raises for sizes that no layer can have
-    if capacity_factor is not None:
-        moe.capacity(1, n_experts, top_k, capacity_factor)
+    number = isinstance(capacity_factor, numbers.Real) and not isinstance(capacity_factor, bool)
+    if capacity_factor is not None and not (number and 0 < capacity_factor < math.inf):
+        raise ValueError(f"capacity_factor = {capacity_factor!r} is not allowed; it must be None, or a finite number "
+                         "above 0")
     if n_experts % size:
         raise ValueError(f"n_experts = {n_experts} is not allowed; it must be a multiple of the {size} ranks")
     if gate == "even" and any(count % n_experts for count in tokens):

@@ -4,6 +4,7 @@ Suffixes of tensors: B samples, S positions, D width, T = B S tokens, E experts,
 vocabulary. Attention, embedding and head are those of `tiny_transformer`.
 """
 
+import numbers
 from dataclasses import dataclass
 
 import torch
@@ -39,11 +40,12 @@ class Balancing:
         """Raise ValueError for what no run can be."""
         if self.gate not in ("softmax", "sigmoid"):
             raise ValueError(f"gate = {self.gate!r} is not allowed; gate must be 'softmax' or 'sigmoid'")
-        if self.top_k not in (1, 2):
+        if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k not in (1, 2):
             raise ValueError(f"top_k = {self.top_k!r} is not allowed; top_k must be 1 or 2")
         for name in ("alpha", "gamma", "router_factor"):
             value = getattr(self, name)
-            if not 0 <= value < float("inf"):
+            number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+            if not number or not 0 <= value < float("inf"):
                 raise ValueError(f"{name} = {value!r} is not allowed; {name} must be a finite number, at least 0")
 
     def layer(self):

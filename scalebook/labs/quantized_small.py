@@ -28,6 +28,7 @@ from scalebook.labs.quantized_layers import (
     quantizer,
     restored,
 )
+from scalebook.labs.quantized_where import channel_maxima, input_outliers
 from scalebook.labs.tiny_transformer import Shape, build, token_loss
 
 NAME = "quantization_small"
@@ -74,14 +75,17 @@ def train(tokens, steps, shape=SHAPE, schedule=STEPS, seed=SEED):
 
 
 def quantized_perplexity(model, method, bits, group_size, calibration, hessians, test_NS):
-    """Perplexity of a model whose linear layers were quantized by one of `METHODS`; its weights are put back."""
+    """Perplexity of a model whose linear layers were quantized by one of `METHODS`, and their mean relative error.
+
+    The weights are put back.
+    """
     quantize = quantizer(method, bits, group_size)
     with restored(model):
         if method == "gptq":
-            quantize_in_order(model, quantize, calibration)
+            errors, _ = quantize_in_order(model, quantize, calibration)
         else:
-            quantize_apart(model, quantize, hessians)
-        return measure_perplexity(model, test_NS, batch=32)
+            errors, _ = quantize_apart(model, quantize, hessians)
+        return measure_perplexity(model, test_NS, batch=32), sum(errors.values()) / len(errors)
 
 
 def measure(model, training, held_out, grid=GRID, progress=lambda line: None):
@@ -92,10 +96,11 @@ def measure(model, training, held_out, grid=GRID, progress=lambda line: None):
     base, rows = measure_perplexity(model, test_NS, batch=32), []
     for bits, group_size in grid:
         for method in METHODS:
-            found = quantized_perplexity(model, method, bits, group_size, calibration, hessians, test_NS)
+            found, error = quantized_perplexity(model, method, bits, group_size, calibration, hessians, test_NS)
             gap, deviation = found.difference(base)
             rows.append({"method": method, "bits": bits, "group_size": group_size,
-                         "perplexity": round(found.value, 4), "loss": round(gap, 5), "deviation": round(deviation, 5)})
+                         "perplexity": round(found.value, 4), "loss": round(gap, 5), "deviation": round(deviation, 5),
+                         "error": float(f"{error:.4g}")})
             progress(str(rows[-1]))
     return base, rows
 
@@ -114,6 +119,7 @@ def main():
     seconds = time.perf_counter() - start
     print(f"trained in {seconds:.0f} s; loss of the last 100 steps {sum(losses[-100:]) / 100:.4f}", flush=True)
     base, rows = measure(model, training, held_out, progress=lambda line: print(line, flush=True))
+    text_NS = take_windows(training, CALIBRATION_WINDOWS, SHAPE.context)
     results.store(NAME, {
         "provenance": results.provenance(
             COMMAND, seed=SEED, text_sha256=texts.TEXT_SHA256,
@@ -126,6 +132,8 @@ def main():
         "losses": [round(loss, 5) for loss in losses[:20]],
         "base": {"perplexity": round(base.value, 4), "nll": round(base.nll, 5)},
         "rows": rows,
+        "outliers": [{"block": block, "names": "+".join(names), **input_outliers(maxima_I)}
+                     for (block, names), maxima_I in channel_maxima(model, [text_NS]).items()],
     })
 
 

@@ -4,6 +4,8 @@ Each function takes counts whose last dimension is the experts, as nested lists 
 dimensions before it. A load share is an expert's choices over all choices: with k choices a token, they still sum to 1.
 """
 
+import numbers
+
 import numpy as np
 
 
@@ -15,13 +17,22 @@ def load_shares(counts):
     >>> load_shares([6, 2, 0, 0]).tolist()
     [0.75, 0.25, 0.0, 0.0]
     """
-    counts = np.asarray(counts, dtype=float)
-    if counts.ndim < 1 or counts.shape[-1] < 1 or not np.isfinite(counts).all() or (counts < 0).any():
-        raise ValueError(f"counts = {counts.tolist()} is not allowed; counts must be at least one number, not negative")
-    totals = counts.sum(axis=-1, keepdims=True)
-    if (totals == 0).any():
-        raise ValueError("counts must hold at least one token in each histogram")
-    return counts / totals
+    allowed = "it must be numbers that are finite and not negative, at least one in each histogram"
+    try:
+        found = np.asarray(counts, dtype=float)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise ValueError(f"counts is {type(counts).__name__}, and not an array of numbers; {allowed}") from None
+    if found.ndim < 1 or found.shape[-1] < 1:
+        raise ValueError(f"counts has the shape {found.shape}; {allowed}")
+    wrong = ~np.isfinite(found) | (found < 0)
+    if wrong.any():
+        raise ValueError(f"counts holds {found[wrong][0]}; {allowed}")
+    # Over the largest first, so that no sum overflows.
+    largest = found.max(axis=-1, keepdims=True)
+    if (largest == 0).any():
+        raise ValueError("counts holds a histogram of zeros only; each must have at least one token")
+    scaled = found / largest
+    return scaled / scaled.sum(axis=-1, keepdims=True)
 
 
 def entropy(counts):
@@ -32,9 +43,10 @@ def entropy(counts):
     """
     shares = load_shares(counts)
     if shares.shape[-1] == 1:
-        raise ValueError("counts has one expert; the largest entropy is then 0, and the ratio is not defined")
+        raise ValueError(f"counts has the shape {shares.shape}, one expert; the largest entropy is then 0, and the "
+                         "ratio is not defined")
     logs = np.log(np.where(shares > 0, shares, 1.0))
-    return np.abs(shares * logs).sum(axis=-1) / np.log(shares.shape[-1])
+    return np.minimum(np.abs(shares * logs).sum(axis=-1) / np.log(shares.shape[-1]), 1.0)
 
 
 def variation(counts):
@@ -74,7 +86,8 @@ def dropped_share(counts, capacity_factor):
     >>> float(dropped_share([6, 2, 0, 0], 1.5))
     0.375
     """
-    if not 0 < capacity_factor < float("inf"):
+    number = isinstance(capacity_factor, numbers.Real) and not isinstance(capacity_factor, bool)
+    if not number or not 0 < capacity_factor < float("inf"):
         raise ValueError(f"capacity_factor = {capacity_factor!r} is not allowed; it must be a finite number above 0")
     shares = load_shares(counts)
     return np.maximum(shares - capacity_factor / shares.shape[-1], 0).sum(axis=-1)
