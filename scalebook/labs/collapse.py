@@ -24,7 +24,7 @@ import torch
 
 from scalebook import data, texts
 from scalebook.labs.moe_transformer import EXPERT_WIDTH, EXPERTS, LEARNING_RATE, SHAPE, Balancing, build, train_step
-from scalebook.labs.tiny_transformer import token_loss
+from scalebook.labs.tiny_transformer import encode, token_loss
 from scalebook.moe import balance, capacity, dispatch
 
 STEPS, EVERY, SEQUENCES = 300, 20, 16  # steps, steps between two counts, sequences in a batch
@@ -84,7 +84,7 @@ def run(balancing, seed, steps=STEPS, *, finish=True):
         raise ValueError(f"steps = {steps!r} is not allowed; steps must be a multiple of {EVERY}, at least {EVERY}")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise ValueError(f"seed = {seed!r} is not allowed; seed must be a whole number from 0 to 2^63 - 1")
-    training, held_out = (as_tensor(part) for part in texts.split())
+    training, held_out = map(encode, texts.split())
     probe = evenly_spaced(held_out, PROBE)
     generator = torch.Generator().manual_seed(seed)
     record = {"steps": [], "counts": [], "held_out": [], "training": []}
@@ -127,11 +127,6 @@ def measure(model, tokens_BS, targets_BS):
     dropped = {str(factor): [round(share, 4) for share in dropped_LF[:, column].tolist()]
                for column, factor in enumerate(FACTORS)}
     return round(sum(losses) / len(losses), 4), counts_LE.tolist(), dropped
-
-
-def as_tensor(text):
-    """Text as a vector of byte values."""
-    return torch.frombuffer(bytearray(text.encode("ascii")), dtype=torch.uint8).long()
 
 
 def windows(text, starts_B):

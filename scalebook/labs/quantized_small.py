@@ -29,7 +29,7 @@ from scalebook.labs.quantized_layers import (
     restored,
 )
 from scalebook.labs.quantized_where import channel_maxima, input_outliers
-from scalebook.labs.tiny_transformer import Shape, build, token_loss
+from scalebook.labs.tiny_transformer import Shape, build, encode, token_loss
 
 NAME = "quantization_small"
 COMMAND = "python -m scalebook.labs.quantized_small"
@@ -37,15 +37,6 @@ SHAPE = Shape(vocabulary=128, width=128, heads=4, layers=4, context=128)
 STEPS, BATCH, RATE, SEED = 2000, 16, 3e-3, 0
 TEST_WINDOWS, CALIBRATION_WINDOWS = 256, 256
 GRID = [(bits, group_size) for bits in (8, 4, 3, 2) for group_size in (None, 64, 32)]
-
-
-def encode(text):
-    """The characters of an ASCII text as whole numbers below 128.
-
-    >>> encode("Ay")
-    tensor([ 65, 121])
-    """
-    return torch.frombuffer(bytearray(text, "ascii"), dtype=torch.uint8).long()
 
 
 def train(tokens, steps, shape=SHAPE, schedule=STEPS, seed=SEED):

@@ -185,6 +185,15 @@ def make_batch(shape, samples, seed=0):
     return text[:, :-1].clone(), text[:, 1:].clone()
 
 
+def encode(text):
+    """The characters of an ASCII text as whole numbers below 128.
+
+    >>> encode("Ay")
+    tensor([ 65, 121])
+    """
+    return torch.frombuffer(bytearray(text, "ascii"), dtype=torch.uint8).long()
+
+
 def token_loss(logits_BSV, targets_BS):
     """The mean cross entropy per token."""
     return F.cross_entropy(logits_BSV.flatten(0, -2), targets_BS.flatten())

@@ -5,7 +5,7 @@ tensors. They are imported when one of their names is first asked for, so that c
 PyTorch.
 """
 
-from importlib import import_module
+from scalebook.lazy import lazily
 
 _NAMES = {
     "routing": ["Routing", "dense_gates", "route_grouped_softmax", "route_sigmoid", "route_top_k",
@@ -17,16 +17,5 @@ _NAMES = {
     "layer": ["MoELayer", "swiglu"],
     "parameters": ["count_parameters", "flops_per_token", "resident_bytes"],
 }
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
-
-def __getattr__(name):
-    """Import the module that has `name`, when it is first asked for."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-
-
-def __dir__():
-    """The names here and those that are imported when asked for."""
-    return sorted([*globals(), *_MODULE_OF])
+__getattr__, __dir__ = lazily(__name__, _NAMES)

@@ -4,7 +4,7 @@ Everything here computes with tensors or with bytes. A module is imported when o
 that importing the package is quick and needs no PyTorch.
 """
 
-from importlib import import_module
+from scalebook.lazy import lazily
 
 _NAMES = {
     "grid": ["QuantizedLinear", "from_codes", "group_grid", "to_codes"],
@@ -18,16 +18,5 @@ _NAMES = {
     "awq": ["awq_curve", "awq_scales", "clip_weight", "fold_into_previous", "quantize_awq", "salient_scale_error",
             "step_ratios"],
 }
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
-
-def __getattr__(name):
-    """Import the module that has `name`, when it is first asked for."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-
-
-def __dir__():
-    """The names here and those that are imported when asked for."""
-    return sorted([*globals(), *_MODULE_OF])
+__getattr__, __dir__ = lazily(__name__, _NAMES)
