@@ -20,7 +20,7 @@ SECONDS = 0.5
 COMMON = {"colours", "lazy", "vega"}
 LOWEST = {"formulas", "published"}
 SHARED = {"explorer", "ranks", "exercises", "texts", "data"}
-SUBJECTS = {"moe", "quantization", "tensor_parallel", "pipeline", "zero", "mesh", "planner"}
+SUBJECTS = {"collectives", "moe", "quantization", "tensor_parallel", "pipeline", "zero", "mesh", "planner"}
 ABOVE = {"charts", "labs"}
 MAY_IMPORT = {
     **{part: set() for part in COMMON},
