@@ -1,8 +1,8 @@
 """Collectives made of messages: what N ranks do together, written with sends and receives alone.
 
 The ranks stand in a ring: each sends to the next and receives from the one before, all at the same time. The data are
-cut into N parts, so that in every step each link carries one part. Sources: Patarasu and Yuan 2009, "Bandwidth optimal
-all-reduce algorithms for clusters of workstations", section 3; for the broadcast Patarasu, Faraj and Yuan 2008,
+cut into N parts, so that in every step each link carries one part. Sources: Patarasuk and Yuan 2009, "Bandwidth optimal
+all-reduce algorithms for clusters of workstations"; for the broadcast Patarasuk, Faraj and Yuan 2008,
 "Pipelined broadcast on Ethernet switched clusters". All ranks of the default process group call a function together,
 with the same shapes and dtype.
 
