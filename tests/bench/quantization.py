@@ -1,32 +1,33 @@
-"""`quantize_gptq` beside the paper's algorithm and beside packages that a user would install, in one run.
+"""How fast GPTQ is, and whether it finds the same codes: beside the paper's algorithm and beside others' packages.
 
-`python -m tests.bench_quantization` prints one table; with `--check` it fails when `quantize_gptq` is slower than one
-of the others, or when codes differ that must not. All get the same layer and the same Hessian, in float32, on the same
-cores; rounds of all of them alternate, and the time is the median over the rounds.
+All get the same layer and the same Hessian, in float32, on one thread, and take turns. The machine may be busy with
+other things: what counts is the time that the processor spends on each, of each round the ratio, and of these the
+median.
 
 - the paper: `gptq_transcription.algorithm_1`, a straight transcription.
 - neural-compressor-pt (Intel): its class GPTQ, a descendant of the paper's code.
 - llmcompressor (vLLM): its `quantize_weight`. It takes all grids before it begins, so `quantize_gptq` runs with
   `static_groups` beside it.
 
-Packages that are not installed are left out, and the table says so. They are no part of requirements.txt: they want
-other versions of transformers, and are installed with `pip install --no-deps`.
+`python -m tests.bench.contenders` installs the two packages. Without them the bench runs, and says what it leaves out.
+Groups of fewer than 128 columns get other codes than the paper's code gives them: `gptq.round_columns` says why.
 """
 
-import argparse
+import logging
+import os
 import statistics
-import sys
 import time
-from importlib import metadata
 
 import torch
 
 from scalebook.quantization import group_grid, quantize_gptq, quantize_rtn
 from scalebook.quantization.hessian import layer_error, layer_hessian
+from tests.bench import contenders
 from tests.gptq_transcription import algorithm_1
 
 SHAPES = [(576, 1536), (2048, 2048)]
 GROUPS = [None, 128, 32]
+SLOWER = 1.0  # the target: never longer than another
 MOST_DIFFERENT = 1e-3  # of the codes, in float32, where the algorithms are the same: ties that fall the other way
 
 
@@ -83,33 +84,19 @@ CONTENDERS = {  # name: (function, ours beside it, package)
 }
 
 
-def installed(package):
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def seconds(function, *arguments):
-    start = time.perf_counter()
-    result = function(*arguments)
-    return time.perf_counter() - start, result
-
-
 def compare(name, outputs, inputs, group_size, rounds):
-    """One row of the table: both times, both errors relative to rounding to nearest, and the share that differs."""
+    """One row of the table: times, their ratio, both errors relative to rounding to nearest, the share that differs."""
     other, own, package = CONTENDERS[name]
     weight, hessian = layer(outputs, inputs)
-    times = [(seconds(own, weight, hessian, group_size), seconds(other, weight, hessian, group_size))
-             for _ in range(rounds)]
-    results = [result for _, result in times[-1]]
+    times, results = take_turns((own, other), (weight, hessian, group_size), rounds)
     plain = layer_error(weight, quantize_rtn(weight, 4, group_size).dequantize(), hessian)
     differs = ~torch.isclose(*results, rtol=1e-4, atol=1e-6)
     return {
         "layer": f"{outputs} x {inputs}", "group": group_size or "row", "beside": name,
-        "version": package and installed(package),
-        "ours_s": statistics.median(one[0] for one, _ in times),
-        "other_s": statistics.median(one[0] for _, one in times),
+        "version": package and contenders.installed(package),
+        "ours_s": statistics.median(own_s for own_s, _ in times),
+        "other_s": statistics.median(other_s for _, other_s in times),
+        "ratio": statistics.median(own_s / other_s for own_s, other_s in times),
         "ours_error": layer_error(weight, results[0], hessian) / plain,
         "other_error": layer_error(weight, results[1], hessian) / plain,
         "differ": float(differs.float().mean()),
@@ -118,10 +105,23 @@ def compare(name, outputs, inputs, group_size, rounds):
     }
 
 
+def take_turns(functions, arguments, rounds):
+    """Seconds of each function in each round, and what each returned. Every other round is turned."""
+    times, results = [], [function(*arguments) for function in functions]  # the first call warms up
+    for number in range(rounds):
+        seconds = [0.0] * len(functions)
+        for place in range(len(functions))[::-1 if number % 2 else 1]:
+            start = time.process_time()
+            functions[place](*arguments)
+            seconds[place] = time.process_time() - start
+        times.append(tuple(seconds))
+    return times, results
+
+
 def measure(rounds=5, shapes=SHAPES, groups=GROUPS):
     """The rows for all contenders that are installed."""
     return [compare(name, outputs, inputs, group_size, rounds)
-            for name, (_, _, package) in CONTENDERS.items() if package is None or installed(package)
+            for name, (_, _, package) in CONTENDERS.items() if package is None or contenders.installed(package)
             for outputs, inputs in shapes for group_size in groups]
 
 
@@ -133,45 +133,41 @@ def in_float64(outputs=192, inputs=512):
             for group_size in (None, 128)}
 
 
-def table(rows):
-    heads = ["layer", "group", "beside", "ours, s", "other, s", "ratio", "ours, error", "other, error", "differ"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+def table(rows, exact):
+    """Write what was measured as lines of one table."""
+    yield "One thread; medians over the rounds. Errors are relative to rounding to nearest."
+    yield (f"{'layer':13}{'group':>6}  {'beside':30}{'ours, s':>9}{'other, s':>9}{'ratio':>7}{'our error':>11}"
+           f"{'other error':>12}{'differ':>9}")
     for row in rows:
-        version = f" {row['version']}" if row["version"] else ""
-        lines.append(f"| {row['layer']} | {row['group']} | {row['beside']}{version} | {row['ours_s']:.3f} | "
-                     f"{row['other_s']:.3f} | {row['ours_s'] / row['other_s']:.2f} | {row['ours_error']:.4f} | "
-                     f"{row['other_error']:.4f} | {row['differ']:.3%} |")
-    lines += [f"{name}: {package} is not installed" for name, (_, _, package) in CONTENDERS.items()
-              if package and not installed(package)]
-    return lines
+        beside = f"{row['beside']} {row['version'] or ''}".strip()
+        yield (f"{row['layer']:13}{row['group']:>6}  {beside:30}{row['ours_s']:9.3f}{row['other_s']:9.3f}"
+               f"{row['ratio']:7.2f}{row['ours_error']:11.4f}{row['other_error']:12.4f}{row['differ']:9.3%}")
+    for group_size, equal in exact.items():
+        found = "those" if equal else "NOT those"
+        yield f"Codes in float64, group {group_size or 'row'}: {found} of the paper's algorithm"
+    for name, (_, _, package) in CONTENDERS.items():
+        if package and not contenders.installed(package):
+            yield f"Left out: {name}, which is not installed; get it with: {contenders.COMMAND}"
 
 
 def failures(rows, exact):
-    """What `--check` refuses, in words."""
-    return [*(f"slower than {row['beside']} at {row['layer']}, group {row['group']}"
-              for row in rows if row["ours_s"] > row["other_s"]),
-            *(f"{row['differ']:.3%} of the weights differ from {row['beside']} at {row['layer']}, group {row['group']}"
-              for row in rows if row["must_equal"] and row["differ"] > MOST_DIFFERENT),
-            *(f"other codes than the paper's algorithm in float64, group {group_size}"
+    """What misses the target, in words: slower than another, or other codes where they must be the same."""
+    return [*(f"quantization: {row['ratio']:.2f} times as long as {row['beside']} at {row['layer']}, "
+              f"group {row['group']}; the target is {SLOWER}" for row in rows if row["ratio"] > SLOWER),
+            *(f"quantization: {row['differ']:.3%} of the weights differ from {row['beside']} at {row['layer']}, "
+              f"group {row['group']}" for row in rows if row["must_equal"] and row["differ"] > MOST_DIFFERENT),
+            *(f"quantization: other codes than the paper's algorithm in float64, group {group_size or 'row'}"
               for group_size, equal in exact.items() if not equal)]
 
 
-def main():
-    """Print the table; with `--check`, exit with what is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1, help="more than one only where nothing else runs")
-    parser.add_argument("--check", action="store_true", help="fail when slower, or when codes differ that must not")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    rows, exact = measure(options.rounds), in_float64()
-    print("Errors are relative to rounding to nearest.", *table(rows), sep="\n")
-    print("Codes equal to the paper's in float64:",
-          ", ".join(f"group {group_size or 'row'}: {'yes' if equal else 'no'}" for group_size, equal in exact.items()))
-    wrong = failures(rows, exact)
-    if options.check and wrong:
-        sys.exit("\n".join(wrong))
-
-
-if __name__ == "__main__":
-    main()
+def run(options):
+    """Print the table; return what misses the target, one line each."""
+    torch.set_num_threads(1)
+    os.environ["LOGURU_LEVEL"] = "ERROR"  # llmcompressor's log; the other's is Python's
+    logging.disable(logging.WARNING)
+    with contenders.importable():
+        rows = measure(options.rounds or 5)
+    logging.disable(logging.NOTSET)
+    exact = in_float64()
+    print("\n".join(table(rows, exact)))
+    return failures(rows, exact)
