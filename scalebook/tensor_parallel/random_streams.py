@@ -1,0 +1,68 @@
+"""Dropout on several ranks needs two sources of random numbers.
+
+Where all ranks hold the same activations they must drop the same elements, or their copies part. Where each holds its
+own (its heads, its positions), equal masks would tie together what should be independent. So each rank has two
+streams: one that is the same on all of them, and one of its own. Source: arXiv:1909.08053, appendix B.2.
+"""
+
+import contextlib
+
+import torch
+
+from .communication import checked
+from .shapes import probability, whole
+
+
+class RandomStreams:
+    """The random numbers of one rank: `shared` are the same on every rank, `own` this rank's alone.
+
+    Raises ValueError unless `seed` and `rank` are whole numbers from 0, the seed below 2^62.
+
+    >>> one, two = RandomStreams(0, rank=0), RandomStreams(0, rank=1)
+    >>> [torch.equal(torch.rand(9, generator=a), torch.rand(9, generator=b))
+    ...  for a, b in ((one.shared, two.shared), (one.own, two.own))]
+    [True, False]
+    """
+
+    def __init__(self, seed, rank, device="cpu"):
+        """Seed both streams."""
+        whole("seed", seed, 0)
+        whole("rank", rank, 0)
+        if seed >= 2**62:
+            raise ValueError(f"seed = {seed} is not allowed; seed must be below 2^62")
+        self.shared = torch.Generator(device).manual_seed(seed)
+        self.own = torch.Generator(device).manual_seed(seed + 1 + rank)
+
+    def states(self):
+        """Where both streams stand."""
+        return self.shared.get_state(), self.own.get_state()
+
+    def set_states(self, states):
+        """Put both streams where they stood."""
+        self.shared.set_state(states[0])
+        self.own.set_state(states[1])
+
+    @contextlib.contextmanager
+    def replayed_from(self, states):
+        """Inside the block the streams repeat what they gave after `states`; then they go on as if nothing had been."""
+        now = self.states()
+        self.set_states(states)
+        try:
+            yield
+        finally:
+            self.set_states(now)
+
+
+def dropout(x, rate, stream):
+    """x with a share of `rate` of its elements zeroed, and the others divided by 1 - rate; `stream` draws the mask.
+
+    The mask has one byte for each element. Raises ValueError unless x is a floating-point tensor and 0 <= rate < 1.
+
+    >>> dropout(torch.ones(6), 0.5, torch.Generator().manual_seed(0)).unique()
+    tensor([0., 2.])
+    """
+    probability("rate", rate)
+    if rate == 0:
+        return checked(x)
+    kept = torch.empty(checked(x).shape, dtype=torch.bool, device=x.device).bernoulli_(1 - rate, generator=stream)
+    return x * kept / (1 - rate)
