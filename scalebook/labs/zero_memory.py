@@ -38,8 +38,13 @@ def storage_bytes(tensors):
     >>> storage_bytes([x, x[2:4], None])
     40
     """
-    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors if t is not None}
-    return sum(storages.values())
+    storages = [storage_of(tensor) for tensor in tensors if tensor is not None]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
+def storage_of(tensor):
+    """The memory behind a tensor; of a `DTensor` that of this rank's part, since the whole is nowhere."""
+    return getattr(tensor, "_local_tensor", tensor).untyped_storage()
 
 
 def reachable():
@@ -71,7 +76,7 @@ class Peak(TorchDispatchMode):
 
     def follow(self, tensor):
         """Take a storage up, without keeping it alive."""
-        storage = tensor.untyped_storage()
+        storage = storage_of(tensor)
         if storage._cdata not in self.known:
             self.known[storage._cdata] = _Weak(storage)
 

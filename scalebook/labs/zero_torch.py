@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from scalebook import ranks
 from scalebook.formulas import zero as formulas
 from scalebook.labs.tiny_transformer import token_loss
-from scalebook.labs.zero import Measured, Run, Unit, check
 from scalebook.labs.zero_memory import Peak, reachable, storage_bytes
+from scalebook.labs.zero_task import Measured, Run, Unit, check
 from scalebook.zero import passes
 
 SYSTEMS = ("DDP", "DDP + ZeroRedundancyOptimizer", "fully_shard", "fully_shard, kept")
@@ -30,7 +30,7 @@ SYSTEMS = ("DDP", "DDP + ZeroRedundancyOptimizer", "fully_shard", "fully_shard, 
 
 @dataclass(frozen=True)
 class TorchRun(Run):
-    """A training run by one of PyTorch's systems. Bytes resident are those of all tensors, after the backward."""
+    """A training run by one of PyTorch's systems. `alive` is not measured: PyTorch holds buffers for a while."""
 
     system: str
 
@@ -56,11 +56,16 @@ class TorchRun(Run):
 
     @property
     def formula_resident_bytes(self):
-        """What the formula says of `resident_bytes` on the mean over the ranks; K is Adam's two moments."""
+        """What the formula says of `resident_bytes`, on the mean over the ranks; K is Adam's two moments.
+
+        `fully_shard` pads the weights and gradients that it sends, but not the moments.
+        """
         size, item = len(self.ranks), self.task.dtype.itemsize
         shared = size if self.system.startswith("fully_shard") else 1
         n_o = 1 if self.system == "DDP" else size
-        return formulas.state_bytes(Psi=self.padded, b_w=item, b_g=item, K=2 * item, n_w=shared, n_g=shared, n_o=n_o)
+        groups = {"n_w": shared, "n_g": shared, "n_o": n_o}
+        return (formulas.state_bytes(Psi=self.padded, b_w=item, b_g=item, K=0, **groups)
+                + formulas.state_bytes(Psi=self.parameters, b_w=0, b_g=0, K=2 * item, **groups))
 
 
 def torch_train(size, *tasks, systems=SYSTEMS, timeout=120):
@@ -106,13 +111,23 @@ def measure_rank(rank, size, task, system):
         losses.append(run_microbatches(task, model, rank, size, step))
         optimizer.step()
         optimizer.zero_grad()
-    with ranks.count() as sent, Peak(local(reachable())) as peak:
+    with ranks.count() as sent, Peak(reachable()) as peak:
         losses.append(run_microbatches(task, model, rank, size, task.steps - 1))
-        alive = storage_bytes(local(reachable()))
+        resident = state_bytes(whole, optimizer)
         optimizer.step()
     units = [Unit(p.numel(), padded(p, size, system)) for p in whole.parameters()]
     parameters = {name: full(p).detach().clone() for name, p in whole.named_parameters()}
-    return Measured(losses, parameters, {"all": alive}, alive, peak.most, sent, units, [])
+    return Measured(losses, parameters, resident, None, peak.most, sent, units, [])
+
+
+def state_bytes(model, optimizer):
+    """Bytes of the storages that hold this rank's weights, gradients and optimizer states, by kind."""
+    held = getattr(optimizer, "optim", optimizer).state.values()  # ZeroRedundancyOptimizer keeps one for its own part
+    return {
+        "weights": storage_bytes(model.parameters()),
+        "gradients": storage_bytes(p.grad for p in model.parameters()),
+        "optimizer": storage_bytes(value for state in held for name, value in state.items() if name != "step"),
+    }
 
 
 def make(task, system):
@@ -150,11 +165,6 @@ def padded(parameter, size, system):
         return parameter.numel()
     rows = parameter.shape[0]
     return math.ceil(rows / size) * size * (parameter.numel() // rows)
-
-
-def local(tensors):
-    """The tensors that hold memory: of a `DTensor` the part of this rank."""
-    return [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
 
 
 def full(parameter):
