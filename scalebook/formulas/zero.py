@@ -234,15 +234,15 @@ hybrid_elements_between = Formula(
 # ZeRO++, between nodes, in elements of 16 bits: quantized weights (qwZ) in the forward, no gather in the backward (a
 # second copy of the weights is shared inside a node: hpZ), quantized gradients (qgZ). The paper leaves (N-1)/N out.
 zeropp_elements = Formula("zeropp_elements", Psi * (q_w + q_g) / 16, "elements of 16 bits", (_Psi, _q_w, _q_g),
-                          f"{_ZEROPP}, table 1", result=r"S_{\mathrm{ZeRO{+}{+}}}")
+                          f"{_ZEROPP}, abstract, for 8 and 4 bits", result=r"S_{\mathrm{ZeRO{+}{+}}}")
 zeropp_secondary_bytes = Formula("zeropp_secondary_bytes", b_w * Psi / G, "bytes", (_Psi, _b_w, _G),
-                                 f"{_ZEROPP}, section 3.2", result=r"m_{\mathrm{hpZ}}")
+                                 f"{_ZEROPP}: hpZ", result=r"m_{\mathrm{hpZ}}")
 
 # Offload: bytes that one rank moves between its GPU and the host in a step, both ways together. With the optimizer on
 # the host, gradients go down after each micro-batch and new weights come up once; with the weights there too, they
 # come up for each forward and each backward.
 offload_bytes_optimizer = Formula("offload_bytes_optimizer", (M * b_g + b_w) * Psi / N, "bytes",
-                                  (_Psi, _N, _M, _b_w, _b_g), f"{_OFFLOAD}, section 3.4, for M = 1",
+                                  (_Psi, _N, _M, _b_w, _b_g), f"{_OFFLOAD}, for M = 1",
                                   result=r"V_{\mathrm{host}}")
 offload_bytes_weights = Formula("offload_bytes_weights", M * (2 * b_w + b_g) * Psi / N, "bytes",
                                 (_Psi, _N, _M, _b_w, _b_g), _DERIVED, result=r"V_{\mathrm{host}}")
