@@ -78,7 +78,7 @@ def predicted_bytes(setting, size):
     return elements * torch.float64.itemsize
 
 
-def compare(size=4, settings=None, *, timeout=60):
+def compare(size=4, settings=None, *, timeout=120):
     """Run the settings on `size` processes and on one; return a dict of `Comparison` by the settings' names.
 
     `settings` None means `standard_settings(size)`. Under `torchrun` rank 0 gets the dict and the others None. Raises

@@ -36,6 +36,9 @@ class Setting:
         """Raise ValueError for what cannot be run on any number of ranks."""
         if self.part not in PARTS:
             raise ValueError(f"part = {self.part!r} is not allowed; it must be one of {PARTS}")
+        tp.Region(None, self.sequence_parallel, self.regather)  # raises for what no region can be
+        if not isinstance(self.shape, tp.Shape):
+            raise ValueError(f"shape = {self.shape!r} is not allowed; it must be a Shape")
         for name, least in (("positions", 1), ("samples", 1), ("seed", 0)):
             whole(name, getattr(self, name), least)
         if self.recomputed and self.part not in ("block", "model"):
