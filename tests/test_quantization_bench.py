@@ -20,7 +20,7 @@ def one_thread():
 
 @pytest.mark.parametrize("group_size", [None, 128])
 def test_gptq_is_not_slower_than_the_papers_algorithm_and_has_its_codes(group_size):
-    """In time of the processor, so that other work on the machine hardly counts. Larger layers gain more than this one."""
+    """In time of the processor, so that other work on the machine hardly counts. Larger layers gain more."""
     row = bench.compare("the paper's algorithm 1", 192, 768, group_size, rounds=5)
     assert row["ratio"] < 1.15
     assert row["differ"] <= bench.MOST_DIFFERENT
