@@ -1,6 +1,7 @@
 """All-reduces are timed on real processes, and alpha and omega are fitted as a weighted least-squares fit does it."""
 
 import doctest
+import sys
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def test_with_noise_it_is_the_weighted_fit_of_numpy(size, noise):
 
 @pytest.fixture(scope="module", params=[1, 2, 4])
 def measured(request):
-    return request.param, lab.measure(request.param, sizes=(1024, 2**22), repeats=5)
+    return request.param, lab.measure(request.param, sizes=(1024, 2**24), repeats=5)
 
 
 def test_every_repeat_at_every_size_is_timed_for_both_ways(measured):
@@ -54,12 +55,12 @@ def test_every_repeat_at_every_size_is_timed_for_both_ways(measured):
     assert set(found) == {"PyTorch", "our ring"}
     for times in found.values():
         assert times.ranks == size
-        assert times.sizes == (1024, 2**22)
+        assert times.sizes == (1024, 2**24)
         assert [len(row) for row in times.repeats] == [5, 5]
         assert all(0 < shortest <= median < 30 for shortest, median in zip(times.seconds, times.medians, strict=True))
 
 
-def test_four_thousand_times_the_bytes_take_longer(measured):
+def test_sixteen_thousand_times_the_bytes_take_longer(measured):
     size, found = measured
     if size > 1:
         assert all(times.seconds[1] > times.seconds[0] for times in found.values())
@@ -100,3 +101,19 @@ def test_what_cannot_be_fitted_is_named(arguments, message):
 def test_bad_input_is_named_before_a_process_starts(options, message):
     with pytest.raises(ValueError, match=message):
         lab.measure(**options)
+
+
+def test_the_lab_prints_each_time_beside_the_fitted_one(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["lab", "--ranks", "2", "--repeats", "2"])
+    lab.main()
+    printed = capsys.readouterr().out
+    assert printed.count("alpha") == 2
+    assert printed.count("fitted") == 2 * len(lab.SIZES)
+
+
+def test_one_rank_is_refused_on_the_command_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["lab", "--ranks", "1"])
+    with pytest.raises(SystemExit) as ended:
+        lab.main()
+    assert ended.value.code == 2
+    assert "size = 1 is not allowed" in capsys.readouterr().err
