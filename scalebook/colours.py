@@ -24,6 +24,18 @@ GPTQ = "#0072b2"  # the error of rounding passed on to the weights that are stil
 AWQ = "#009e73"  # scaled before rounding, as the inputs say
 FULL_PRECISION = IDLE  # not quantized
 
+# Collectives.
+ALL_REDUCE = "#d55e00"
+ALL_GATHER = "#0072b2"  # and what costs as much: reduce-scatter, all-to-all
+BROADCAST = "#009e73"
+POINT_TO_POINT = IDLE
+
+# Tensor parallelism.
+COLUMN = "#0072b2"  # split by columns
+ROW = "#009e73"  # split by rows
+MESSAGE = "#d55e00"  # what goes from rank to rank
+REPLICATED = IDLE  # the same on every rank
+
 COMPARED = ("#b0529a", "#947000", IDLE)
 
 LIGHT_PAGE = "#ffffff"

@@ -7,7 +7,9 @@ from scalebook import colours
 PAGES = {"light": colours.LIGHT_PAGE, "dark": colours.DARK_PAGE}
 CHAPTERS = {"pipelines": ("FORWARD", "BACKWARD", "WEIGHT", "IDLE"),
             "mixtures of experts": ("ACTIVE", "RESTING", "SHARED", "DROPPED"),
-            "quantization": ("RTN", "GPTQ", "AWQ", "FULL_PRECISION")}
+            "quantization": ("RTN", "GPTQ", "AWQ", "FULL_PRECISION"),
+            "collectives": ("ALL_REDUCE", "ALL_GATHER", "BROADCAST", "POINT_TO_POINT"),
+            "tensor parallelism": ("COLUMN", "ROW", "MESSAGE", "REPLICATED")}
 IDEAS = [name for names in CHAPTERS.values() for name in names]
 
 
