@@ -140,8 +140,10 @@ def single_process(setting, size):
     heads = RankMasks(rate, own, dim=1)
     outside = RankMasks(rate, own if setting.sequence_parallel else shared, dim=0)
     for module in list(part.modules()):
-        if hasattr(module, "dropout"):
-            module.dropout = heads if isinstance(module, Attention) else outside
+        if isinstance(module, Attention):
+            module.dropout = heads
+        elif isinstance(module, tp.Block):
+            module.attention_dropout = module.mlp_dropout = outside
     if setting.part == "model":
         y = loss = part(x, other)
     else:

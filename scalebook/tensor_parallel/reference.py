@@ -73,12 +73,12 @@ class Block(nn.Module):
         self.shape = shape
         self.attention_norm, self.attention = nn.LayerNorm(shape.hidden), Attention(shape)
         self.mlp_norm, self.mlp = nn.LayerNorm(shape.hidden), MLP(shape)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.attention_dropout, self.mlp_dropout = nn.Dropout(shape.dropout), nn.Dropout(shape.dropout)
 
     def forward(self, x_SBD):
         """(S, B, D) to (S, B, D)."""
-        x_SBD = x_SBD + self.dropout(self.attention(self.attention_norm(x_SBD)))
-        return x_SBD + self.dropout(self.mlp(self.mlp_norm(x_SBD)))
+        x_SBD = x_SBD + self.attention_dropout(self.attention(self.attention_norm(x_SBD)))
+        return x_SBD + self.mlp_dropout(self.mlp(self.mlp_norm(x_SBD)))
 
 
 class Transformer(nn.Module):
