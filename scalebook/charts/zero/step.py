@@ -36,9 +36,11 @@ def step_chart():
     """
     import altair as alt
 
+    def sent(c_w, c_g):
+        return "(" + formulas.sent_bytes.vega(Psi="1e9 * billions", N="ranks", **SIZES, c_w=c_w, c_g=c_g) + ")"
+
     def seconds(c_w, c_g):
-        sent = formulas.sent_bytes.vega(Psi="1e9 * billions", N="ranks", **SIZES, c_w=c_w, c_g=c_g)
-        return f"({formulas.communication_time.vega(V=sent, omega='wire.omega', n_m='0', alpha='0')})"
+        return f"({formulas.communication_time.vega(V=sent(c_w, c_g), omega='wire.omega', n_m='0', alpha='0')})"
 
     computing = "(" + formulas.compute_time.vega(Psi="1e9 * billions", T="T", M="M", rho="rho") + ")"
     rows = (
@@ -63,7 +65,7 @@ def step_chart():
     )
     labels = (
         rows.properties(name="label")
-        .transform_calculate(text="format(datum.both * wire.omega / 1e9, '.4~r') + ' GB'")
+        .transform_calculate(text=f"format({sent('datum.c_w', 'datum.c_g')} / 1e9, '.4~r') + ' GB'")
         .mark_text(align="left", dx=3, dy=-17).encode(x=alt.value(0), y=y, text="text:N")
     )
     one = alt.Chart(alt.Data(values=[{}])).transform_calculate(start=computing)
