@@ -4,11 +4,13 @@ import itertools
 from fractions import Fraction
 
 import pytest
+import torch
 
 from scalebook import moe, published
 from scalebook.charts import tensor_parallel as charts
 from scalebook.charts.tensor_parallel import kept, messages, race, slices
 from scalebook.formulas import tensor_parallel as formulas
+from scalebook.tensor_parallel.sharding import shard_qkv
 from tests.vega_oracle import evaluate
 
 
@@ -108,6 +110,20 @@ def test_the_segments_cover_the_axis_that_is_split_and_every_number_of_ranks_div
             assert wide % t == 0
             assert not heads or heads % t == 0 or t % heads == 0
     assert end == (columns if charts.MATRICES[matrix] == slices.COLUMNS else rows)
+
+
+@pytest.mark.parametrize("t", slices.RANKS)
+def test_the_picture_cuts_queries_keys_and_values_as_the_library_does(t):
+    shape = published.model(slices.MODEL)
+    columns = torch.arange(slices.shape_of("QKV")[1])
+    for rank in range(t):
+        drawn = []
+        for first, wide, G in slices.segments("QKV"):
+            head = formulas.first_kv_head(G=G, t=t, r=rank) if G else 0
+            start = first + (wide // G * head if G else formulas.slice_start(w=wide, t=t, r=rank))
+            size = wide // G * formulas.kv_heads_per_rank(G=G, t=t) if G else formulas.slice_width(w=wide, t=t)
+            drawn += range(start, start + size)
+        assert shard_qkv(columns, shape.heads, shape.kv_heads, rank, t).tolist() == drawn
 
 
 def test_a_matrix_by_rows_takes_its_input_by_columns_and_leaves_a_sum():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from scalebook import published
 from scalebook.formulas import tensor_parallel as formulas
+from scalebook.tensor_parallel.sharding import held_kv_heads
 
 forall = settings(deadline=None, max_examples=40)
 counts = st.integers(1, 300)
@@ -127,7 +128,7 @@ def test_a_rank_holds_the_key_heads_of_its_query_heads(G, t):
         queries = range(r * formulas.heads_per_rank(a=a, t=t), (r + 1) * formulas.heads_per_rank(a=a, t=t))
         first = formulas.first_kv_head(G=G, t=t, r=r)
         held = list(range(first, first + formulas.kv_heads_per_rank(G=G, t=t)))
-        assert sorted({query // group for query in queries}) == held
+        assert sorted({query // group for query in queries}) == held == list(held_kv_heads(r, t, G))
     assert t * formulas.kv_heads_per_rank(G=G, t=t) == G * formulas.kv_copies(G=G, t=t)
 
 

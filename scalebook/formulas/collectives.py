@@ -28,6 +28,7 @@ _two = (R >= 2, "R must be at least 2: one rank sends nothing")
 
 _PATARASUK = "Patarasuk and Yuan 2009, J. Parallel Distrib. Comput. 69(2), section 4"
 _THAKUR = "Thakur, Rabenseifner and Gropp 2005, Int. J. High Perform. Comput. Appl. 19(1)"
+_CHAIN = "Patarasuk, Faraj and Yuan 2008, J. Parallel Distrib. Comput. 68(6): pipelined broadcast"
 _NCCL_TESTS = "NVIDIA/nccl-tests, doc/PERFORMANCE.md"
 _DERIVED = "derived on the page on collectives"
 
@@ -46,7 +47,7 @@ steps_all_reduce = _named(
     r"n_{\mathrm{all\text{-}reduce}}")
 steps_all_to_all = _named("steps_all_to_all", R - 1, "steps", (_R,), _THAKUR, r"n_{\mathrm{all\text{-}to\text{-}all}}")
 # The last rank gets the first chunk after R - 1 steps, and then one chunk a step.
-steps_broadcast = _named("steps_broadcast", R - 2 + k, "steps", (_R, _k), _DERIVED, r"n_{\mathrm{broadcast}}", _two)
+steps_broadcast = _named("steps_broadcast", R - 2 + k, "steps", (_R, _k), _CHAIN, r"n_{\mathrm{broadcast}}", _two)
 
 # Bytes that one rank sends. (The broadcast: every rank but the last.)
 
@@ -59,7 +60,7 @@ sent_all_reduce = _named(
     r"B_{\mathrm{all\text{-}reduce}}")
 sent_all_to_all = _named(
     "sent_all_to_all", (R - 1) * S / R, "byte", (_R, _S), _THAKUR, r"B_{\mathrm{all\text{-}to\text{-}all}}")
-sent_broadcast = _named("sent_broadcast", S, "byte", (_S,), _DERIVED, r"B_{\mathrm{broadcast}}")
+sent_broadcast = _named("sent_broadcast", S, "byte", (_S,), _CHAIN, r"B_{\mathrm{broadcast}}")
 sent_point_to_point = _named("sent_point_to_point", S, "byte", (_S,), _DERIVED, r"B_{\mathrm{send}}")
 
 # Times: alpha for each step, and the bytes of the steps over the bandwidth.
@@ -79,7 +80,7 @@ time_all_to_all = _named(
     r"T_{\mathrm{all\text{-}to\text{-}all}}", _sends)
 time_broadcast = _named(
     "time_broadcast", steps_broadcast.expression * (alpha + S / (k * omega)), "s", (_R, _S, _k, _alpha, _omega),
-    _DERIVED, r"T_{\mathrm{broadcast}}", _sends, _two)
+    _CHAIN, r"T_{\mathrm{broadcast}}", _sends, _two)
 time_point_to_point = _named(
     "time_point_to_point", alpha + S / omega, "s", (_S, _alpha, _omega), _THAKUR, r"T_{\mathrm{send}}", _sends)
 # Many chunks cost latency, few make the chain wait. The least time lies between, at a number that need not be whole: no
