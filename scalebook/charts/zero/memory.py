@@ -72,7 +72,7 @@ def memory_chart():
     )
     labels = (
         rows.properties(name="label").transform_calculate(
-            text=f"format(datum.total, '.4~r') + ' GB' + (datum.total > {TOP} ? ', cut off here' : '')")
+            text=f"format(datum.total, '.4~r') + ' GB' + (datum.total > {TOP} ? ', cut off' : '')")
         .mark_text(align="left", dx=3, dy=-19).encode(x=alt.value(0), y=y, text="text:N")
     )
     known = [{"start": size, "text": f"{' and '.join(names)}"} for size, names in cards().items()]

@@ -39,7 +39,7 @@ def states(billions, N, recipe, rest):
                 bars.append({"x": end, "x2": min(240, end + size), "y": f"stage {stage}", "color": part})
             end += size
         totals.append(end)
-        cut = ", cut off here" if end > 240 else ""
+        cut = ", cut off" if end > 240 else ""
         labels.append({"y": f"stage {stage}", "text": f"{significant(end)} GB{cut}"})
     lines = []
     for size in CARDS:
