@@ -11,11 +11,11 @@ numbers a parameter and not three.
 import contextlib
 import gc
 import math
+import warnings
 from dataclasses import dataclass
 
 import torch
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from scalebook import ranks
@@ -24,6 +24,10 @@ from scalebook.labs.tiny_transformer import token_loss
 from scalebook.labs.zero_memory import Peak, reachable, storage_bytes
 from scalebook.labs.zero_task import Measured, Run, Unit, check
 from scalebook.zero import passes
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # other optimizers of that package use torch.jit.script
+    from torch.distributed.optim import ZeroRedundancyOptimizer
 
 SYSTEMS = ("DDP", "DDP + ZeroRedundancyOptimizer", "fully_shard", "fully_shard, kept")
 
