@@ -18,10 +18,9 @@ from scalebook.tensor_parallel.sharding import held_kv_heads
 
 MODULES = [importlib.import_module(f"scalebook.tensor_parallel.{module.name}")
            for module in pkgutil.iter_modules(tp.__path__)]
-WITH_EXAMPLES = [module for module in MODULES if module.__name__.rpartition(".")[2] not in ("mlp", "block")]
 
 
-@pytest.mark.parametrize("module", WITH_EXAMPLES, ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_the_examples_in_the_docstrings_hold(module):
     result = doctest.testmod(module)
     assert result.attempted > 0

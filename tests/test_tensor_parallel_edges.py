@@ -89,6 +89,16 @@ def test_what_cannot_be_cut(call, message):
     (lambda: tp.RandomStreams(-1, 0), "seed = -1 is not allowed"),
     (lambda: tp.RandomStreams(2**62, 0), "seed = .* is not allowed; seed must be below 2"),
     (lambda: tp.RandomStreams(0, 1.5), "rank = 1.5 is not allowed"),
+    (lambda: tp.RandomStreams(True, 0), "seed = True is not allowed"),
+    (lambda: tp.ParallelAttention(SHAPE, REGION, None), "streams = None is not allowed; it must be a RandomStreams"),
+    (lambda: tp.ParallelBlock(SHAPE, REGION, 7), "streams = 7 is not allowed"),
+    (lambda: tp.ParallelTransformer(SHAPE, REGION, recomputed=1), "recomputed = 1 is not allowed"),
+    (lambda: tp.ParallelBlock.of("block", REGION), "whole = 'block' is not allowed; it must be a reference.Block"),
+    (lambda: tp.ParallelTransformer.of(tp.Block(SHAPE), REGION), "it must be a reference.Transformer"),
+    (lambda: tp.ParallelLayerNorm(0, REGION), "hidden = 0 is not"), (lambda: tp.ParallelLayerNorm(4, 4), "region = 4"),
+    (lambda: tp.dropout(X, 0.5, None), "stream = None is not allowed; it must be a torch.Generator"),
+    (lambda: tp.unshard_state([{}], 3), "shape = 3 is not allowed"),
+    (lambda: tp.sum_copies(torch.nn.Linear(1, 1), "all"), "group = 'all' is not allowed"),
     (lambda: tp.dropout(X, 1, None), "rate = 1 is not allowed"), (lambda: tp.dropout(3, 0, None), "x = 3 is not"),
 ])
 def test_what_no_layer_can_be(call, message):

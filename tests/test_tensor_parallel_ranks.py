@@ -117,7 +117,7 @@ def errors():
 
 @pytest.fixture(scope="module")
 def found():
-    return ranks.run(everything, R)
+    return ranks.run(everything, R, timeout=240)
 
 
 @pytest.fixture(scope="module")

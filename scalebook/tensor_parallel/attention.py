@@ -15,7 +15,7 @@ from torch import nn
 
 from .communication import check_region
 from .linear import ColumnParallelLinear, RowParallelLinear
-from .random_streams import dropout
+from .random_streams import check_streams, dropout
 from .shapes import check_shape
 from .sharding import held_kv_heads
 
@@ -23,7 +23,12 @@ from .sharding import held_kv_heads
 class ParallelAttention(nn.Module):
     """This rank's heads, and the sum over the ranks of what they contribute.
 
-    `streams` draw the masks of dropout (`RandomStreams`). Raises ValueError when the ranks cannot share the heads.
+    `streams` draw the masks of dropout. Raises ValueError when the ranks cannot share the heads.
+
+    >>> from scalebook.tensor_parallel import RandomStreams, Region, Shape
+    >>> attention = ParallelAttention(Shape(hidden=8, heads=4, kv_heads=2), Region(), RandomStreams(0, rank=0))
+    >>> attention.qkv.weight.shape, attention(torch.ones(3, 1, 8)).shape
+    (torch.Size([16, 8]), torch.Size([3, 1, 8]))
     """
 
     def __init__(self, shape, region, streams):
@@ -31,7 +36,7 @@ class ParallelAttention(nn.Module):
         super().__init__()
         check_region(region)
         check_shape(shape, region.ranks)
-        self.shape, self.region, self.streams = shape, region, streams
+        self.shape, self.region, self.streams = shape, region, check_streams(streams)
         self.heads = shape.heads // region.ranks
         self.kv = held_kv_heads(region.rank, region.ranks, shape.kv_heads)
         columns = (self.heads + 2 * len(self.kv)) * shape.head_width * region.ranks

@@ -17,7 +17,8 @@ from .communication import check_region
 from .copies import ParallelLayerNorm
 from .linear import ColumnParallelLinear
 from .mlp import ParallelMLP
-from .random_streams import RandomStreams, dropout
+from .random_streams import RandomStreams, check_streams, dropout
+from .reference import Block, Transformer
 from .shapes import check_shape
 from .sharding import shard_state
 from .vocabulary import VocabularyParallelEmbedding, vocabulary_parallel_cross_entropy
@@ -28,6 +29,12 @@ class ParallelBlock(nn.Module):
 
     Its parameters bear the names of `reference.Block`: load them with `of` from one. Raises ValueError when the ranks
     cannot share `shape`.
+
+    >>> import torch
+    >>> from scalebook.tensor_parallel import Block, Region, Shape
+    >>> whole, x_SBD = Block(Shape(hidden=8, heads=2)), torch.ones(3, 1, 8)
+    >>> torch.allclose(ParallelBlock.of(whole, Region())(x_SBD), whole(x_SBD), atol=1e-6)
+    True
     """
 
     def __init__(self, shape, region, streams=None):
@@ -35,7 +42,7 @@ class ParallelBlock(nn.Module):
         super().__init__()
         check_region(region)
         check_shape(shape, region.ranks)
-        self.streams = streams or RandomStreams(0, region.rank)
+        self.streams = RandomStreams(0, region.rank) if streams is None else check_streams(streams)
         self.region, self.rate = region, shape.dropout
         self.attention_norm = ParallelLayerNorm(shape.hidden, region)
         self.attention = ParallelAttention(shape, region, self.streams)
@@ -54,6 +61,7 @@ class ParallelBlock(nn.Module):
     @classmethod
     def of(cls, whole, region, streams=None):
         """This rank's part of a `reference.Block`, with its parameters."""
+        check_whole(whole, Block)
         return load(cls(whole.shape, region, streams), whole)
 
 
@@ -62,6 +70,14 @@ class ParallelTransformer(nn.Module):
 
     It has no table of positions: the causal mask alone tells it the order. `recomputed`: keep the input of each block
     only, and compute the rest again in the backward pass. Raises ValueError when the ranks cannot share `shape`.
+
+    >>> import torch
+    >>> from scalebook.tensor_parallel import Region, Shape, Transformer
+    >>> whole = Transformer(Shape(hidden=8, heads=2, vocabulary=4))
+    >>> tokens, targets = torch.tensor([[0], [1]]), torch.tensor([[1], [2]])
+    >>> loss = ParallelTransformer.of(whole, Region())(tokens, targets)
+    >>> torch.allclose(loss, whole(tokens, targets))
+    True
     """
 
     def __init__(self, shape, region, streams=None, recomputed=False):
@@ -69,7 +85,9 @@ class ParallelTransformer(nn.Module):
         super().__init__()
         check_region(region)
         check_shape(shape, region.ranks)
-        streams = streams or RandomStreams(0, region.rank)
+        streams = RandomStreams(0, region.rank) if streams is None else check_streams(streams)
+        if not isinstance(recomputed, bool):
+            raise ValueError(f"recomputed = {recomputed!r} is not allowed; it must be True or False")
         self.region, self.recomputed = region, recomputed
         self.embedding = VocabularyParallelEmbedding(shape.vocabulary, shape.hidden, region)
         self.blocks = nn.ModuleList(ParallelBlock(shape, region, streams) for _ in range(shape.layers))
@@ -87,7 +105,14 @@ class ParallelTransformer(nn.Module):
     @classmethod
     def of(cls, whole, region, streams=None, recomputed=False):
         """This rank's part of a `reference.Transformer`, with its parameters."""
+        check_whole(whole, Transformer)
         return load(cls(whole.shape, region, streams, recomputed), whole)
+
+
+def check_whole(whole, kind):
+    """Raise ValueError unless it is a module of this kind."""
+    if not isinstance(whole, kind):
+        raise ValueError(f"whole = {whole!r} is not allowed; it must be a reference.{kind.__name__}")
 
 
 def load(part, whole):
@@ -102,6 +127,13 @@ def recompute(block, x, early_stop=False):
 
     The second run repeats the block's messages. With `early_stop` PyTorch leaves it as soon as it has all that was
     saved: without dropout that is before the last message. Raises ValueError unless `block` is a `ParallelBlock`.
+    Source: arXiv:1604.06174.
+
+    >>> import torch
+    >>> from scalebook.tensor_parallel import Region, Shape
+    >>> block, x_SBD = ParallelBlock(Shape(hidden=8, heads=2), Region()), torch.ones(3, 1, 8)
+    >>> torch.equal(recompute(block, x_SBD), block(x_SBD))
+    True
     """
     if not isinstance(block, ParallelBlock):
         raise ValueError(f"block = {block!r} is not allowed; it must be a ParallelBlock")

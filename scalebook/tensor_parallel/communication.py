@@ -154,6 +154,9 @@ def gather_sequence(x_sBD, group=None):
     """All positions from each rank's own: an all-gather, and in the backward pass a reduce-scatter.
 
     Raises ValueError unless x is a floating-point tensor with a first dimension.
+
+    >>> gather_sequence(torch.ones(2))
+    tensor([1., 1.])
     """
     return Gather.apply(checked(x_sBD, dimensions=1), group)
 
@@ -162,6 +165,9 @@ def scatter_sequence(x_SBD, group=None):
     """The sum of the ranks' x at this rank's positions: a reduce-scatter, and in the backward pass an all-gather.
 
     Raises ValueError unless x is a floating-point tensor whose first dimension is a multiple of the ranks.
+
+    >>> scatter_sequence(torch.ones(2))
+    tensor([1., 1.])
     """
     multiple("the sequence length", checked(x_SBD, dimensions=1).shape[0], ranks_in(group))
     return Scatter.apply(x_SBD, group)

@@ -3,7 +3,7 @@
 A copy learns from what its rank computes. Where every rank computes the same (norms without sequence parallelism), the
 gradients are equal, and complete. In two places each rank's gradient is a part of the whole, and the parts must be
 added up once in a training step: under sequence parallelism a rank's norm, and the bias after a reduce-scatter, see
-that rank's positions only (arXiv:2205.05198 has this in its code, Megatron-LM, rather than in its text); and with
+that rank's positions only (Megatron-LM adds them up in megatron/core/distributed/finalize_model_grads.py); and with
 fewer key and value heads than ranks, a copy of such a head sees that rank's query heads only.
 
 A module that has such parameters says so with a method `partial_gradients`: a list of (gradient, place, places).
@@ -13,14 +13,24 @@ Ranks with the same place hold copies of the same thing, and there are `places` 
 import torch
 from torch import nn
 
-from .communication import all_reduce, ranks_in
+from .communication import all_reduce, check_region, ranks_in
+from .shapes import whole
 
 
 class ParallelLayerNorm(nn.LayerNorm):
-    """LayerNorm between the regions: of all positions, or, under sequence parallelism, of this rank's."""
+    """LayerNorm between the regions: of all positions, or, under sequence parallelism, of this rank's.
+
+    Raises ValueError unless `hidden` is a whole number and `region` a `Region`.
+
+    >>> from scalebook.tensor_parallel import Region
+    >>> ParallelLayerNorm(4, Region(sequence_parallel=True)).partial_gradients()  # before a backward pass
+    []
+    """
 
     def __init__(self, hidden, region):
         """Make the norm; `region` says whether the rank has all positions."""
+        check_region(region)
+        whole("hidden", hidden)
         super().__init__(hidden)
         self.region = region
 
@@ -45,7 +55,7 @@ def sum_copies(model, group=None):
         raise ValueError(f"model = {model!r} is not allowed; it must be a torch.nn.Module")
     parts = [part for module in model.modules() if hasattr(module, "partial_gradients")
              for part in module.partial_gradients()]
-    if not parts or ranks_in(group) == 1:
+    if ranks_in(group) == 1 or not parts:
         return 0
     tables = [gradient.new_zeros(places, *gradient.shape) for gradient, _, places in parts]
     for table, (gradient, place, _) in zip(tables, parts, strict=True):

@@ -18,6 +18,12 @@ class ParallelMLP(nn.Module):
 
     With SwiGLU `up` holds the rank's gate columns, then its up columns. Raises ValueError when the ranks cannot share
     `shape`.
+
+    >>> import torch
+    >>> from scalebook.tensor_parallel import Region, Shape
+    >>> mlp = ParallelMLP(Shape(hidden=8, heads=2, inner=6, activation="swiglu"), Region())
+    >>> mlp.up.weight.shape, mlp(torch.ones(3, 1, 8)).shape
+    (torch.Size([12, 8]), torch.Size([3, 1, 8]))
     """
 
     def __init__(self, shape, region):
@@ -36,7 +42,12 @@ class ParallelMLP(nn.Module):
 
 
 def activate(x_SBf, activation):
-    """GELU of x, or SwiGLU: the SiLU of the first half of x's columns times the second half."""
+    """GELU of x, or SwiGLU: the SiLU of the first half of x's columns times the second half.
+
+    >>> import torch
+    >>> activate(torch.tensor([100.0, 3.0]), "swiglu")
+    tensor([300.])
+    """
     if activation == "gelu":
         return F.gelu(x_SBf)
     gate_SBf, up_SBf = x_SBf.chunk(2, dim=-1)

@@ -53,10 +53,18 @@ class RandomStreams:
             self.set_states(now)
 
 
+def check_streams(streams):
+    """Return the streams; raise ValueError unless they are a rank's."""
+    if not isinstance(streams, RandomStreams):
+        raise ValueError(f"streams = {streams!r} is not allowed; it must be a RandomStreams")
+    return streams
+
+
 def dropout(x, rate, stream):
     """x with a share of `rate` of its elements zeroed, and the others divided by 1 - rate; `stream` draws the mask.
 
-    The mask has one byte for each element. Raises ValueError unless x is a floating-point tensor and 0 <= rate < 1.
+    The mask has one byte for each element. Raises ValueError unless x is a floating-point tensor, 0 <= rate < 1, and
+    `stream` a generator: the random numbers of no one in particular would not be the same, or not different, on ranks.
 
     >>> dropout(torch.ones(6), 0.5, torch.Generator().manual_seed(0)).unique()
     tensor([0., 2.])
@@ -64,5 +72,7 @@ def dropout(x, rate, stream):
     probability("rate", rate)
     if rate == 0:
         return checked(x)
+    if not isinstance(stream, torch.Generator):
+        raise ValueError(f"stream = {stream!r} is not allowed; it must be a torch.Generator")
     kept = torch.empty(checked(x).shape, dtype=torch.bool, device=x.device).bernoulli_(1 - rate, generator=stream)
     return x * kept / (1 - rate)

@@ -29,7 +29,11 @@ def shard_columns(weight_FD, rank, ranks):
 
 
 def unshard_columns(shards):
-    """The whole weight from the ranks' `shard_columns`, in the order of the ranks."""
+    """The whole weight from the ranks' `shard_columns`, in the order of the ranks. Raises ValueError without any.
+
+    >>> unshard_columns([torch.tensor([0, 1]), torch.tensor([2, 3])])
+    tensor([0, 1, 2, 3])
+    """
     return torch.cat(check_shards(shards), dim=0)
 
 
@@ -48,7 +52,12 @@ def shard_rows(weight_DF, rank, ranks):
 
 
 def unshard_rows(shards):
-    """The whole weight from the ranks' `shard_rows`, in the order of the ranks."""
+    """The whole weight from the ranks' `shard_rows`, in the order of the ranks. Raises ValueError without any.
+
+    >>> unshard_rows([torch.tensor([[1], [3]]), torch.tensor([[2], [4]])])
+    tensor([[1, 2],
+            [3, 4]])
+    """
     return torch.cat(check_shards(shards), dim=1)
 
 
@@ -67,7 +76,11 @@ def shard_gate_up(gate_up, rank, ranks):
 
 
 def unshard_gate_up(shards):
-    """The whole gate and up projection from the ranks' `shard_gate_up`."""
+    """The whole gate and up projection from the ranks' `shard_gate_up`. Raises ValueError without any.
+
+    >>> unshard_gate_up([torch.tensor([1, 10]), torch.tensor([2, 20])])
+    tensor([ 1,  2, 10, 20])
+    """
     gates, ups = zip(*(shard.chunk(2) for shard in check_shards(shards)), strict=True)
     return torch.cat([*gates, *ups])
 
@@ -138,7 +151,11 @@ def shard_sequence(x_SBD, rank, ranks):
 
 
 def unshard_sequence(shards):
-    """All positions from the ranks' `shard_sequence`."""
+    """All positions from the ranks' `shard_sequence`. Raises ValueError without any.
+
+    >>> unshard_sequence([torch.tensor([0, 1]), torch.tensor([2, 3])])
+    tensor([0, 1, 2, 3])
+    """
     return torch.cat(check_shards(shards))
 
 
@@ -166,6 +183,11 @@ def shard_state(state, shape, rank, ranks):
     """A rank's part of the parameters of a transformer or a block: a dict like `state`, name to tensor.
 
     Norms, and the biases of what is cut by rows, are copied. Raises ValueError when the ranks cannot share `shape`.
+
+    >>> from scalebook.tensor_parallel import Shape
+    >>> state = {"mlp.up.bias": torch.arange(4), "mlp.down.bias": torch.arange(2)}
+    >>> shard_state(state, Shape(hidden=2, heads=2, inner=4), rank=1, ranks=2)
+    {'mlp.up.bias': tensor([2, 3]), 'mlp.down.bias': tensor([0, 1])}
     """
     check_shape(shape, ranks)
     check_place(rank, ranks)
@@ -178,8 +200,13 @@ def unshard_state(states, shape):
     """The parameters, or gradients, of the whole from those of each rank: the inverse of `shard_state`.
 
     Raises ValueError when the ranks' names differ.
+
+    >>> from scalebook.tensor_parallel import Shape
+    >>> unshard_state([{"mlp.up.bias": torch.tensor([0])}, {"mlp.up.bias": torch.tensor([1])}], Shape())
+    {'mlp.up.bias': tensor([0, 1])}
     """
-    for state in check_shards(states):
+    check_shape(shape, len(check_shards(states)))
+    for state in states:
         if state.keys() != states[0].keys():
             raise ValueError(f"states = {sorted(state.keys() ^ states[0].keys())} on some ranks only is not allowed; "
                              "all ranks must have the same names")

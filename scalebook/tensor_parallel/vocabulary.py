@@ -21,6 +21,10 @@ class VocabularyParallelEmbedding(nn.Embedding):
     """The rows of this rank's tokens, (v, D), to be loaded (`shard_columns`), and the sum over the ranks.
 
     Raises ValueError when the vocabulary is not a multiple of the ranks: pad it, and the loss has the padding too.
+
+    >>> from scalebook.tensor_parallel import Region
+    >>> VocabularyParallelEmbedding(6, 4, Region())(torch.tensor([[5], [0]])).shape
+    torch.Size([2, 1, 4])
     """
 
     def __init__(self, vocabulary, hidden, region):
