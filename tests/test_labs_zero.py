@@ -37,7 +37,7 @@ HALF["float16", 2] = Task(stage=2, dtype=torch.float16)
 def runs():
     """All tasks on the same four processes."""
     tasks = ALL | HALF
-    return dict(zip(tasks, lab.train(R, *tasks.values()), strict=True))
+    return dict(zip(tasks, lab.train(R, *tasks.values(), timeout=240), strict=True))
 
 
 @pytest.fixture(scope="module")
