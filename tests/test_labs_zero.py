@@ -28,7 +28,7 @@ VARIANTS = {
     "accumulated, tied, clipped": Task(microbatches=2, batch=16, tied=True, max_norm=0.5),
 }
 ALL = {(name, stage): replace(task, stage=stage) for name, task in VARIANTS.items() for stage in range(4)}
-ALL["kept", 3] = Task(stage=3, microbatches=2, release_after_forward=False)
+ALL["kept", 3] = Task(stage=3, release_after_forward=False)  # else as "plain", so that their peaks compare
 HALF = {("bfloat16", stage): Task(stage=stage, dtype=torch.bfloat16) for stage in range(4)}
 HALF["float16", 2] = Task(stage=2, dtype=torch.float16)
 
@@ -122,7 +122,8 @@ def test_the_peak_falls_with_the_stage_and_is_above_what_is_resident(runs):
     assert peaks[0] > peaks[2] > peaks[3]
     for stage in range(4):
         assert peaks[stage] > 1.2 * runs["plain", stage].resident_bytes[0]
-    assert max(each.peak for each in runs["kept", 3].ranks) > peaks[3]
+    kept = min(each.peak for each in runs["kept", 3].ranks)
+    assert kept > peaks[3] + 8 * runs["kept", 3].padded // 4  # whole layers more, beyond what a buffer held longer adds
 
 
 # The life of a layer's parameters at stage 3
@@ -152,11 +153,11 @@ def test_the_peak_of_states_is_the_formulas_with_one_layer_gathered_and_its_grad
 
 
 def test_kept_and_tied_layers_stay_whole_from_forward_to_backward(runs):
-    for name, kept in (("kept", range(5)), ("accumulated, tied, clipped", [0])):
+    for name, kept, microbatches in (("kept", range(5), 1), ("accumulated, tied, clipped", [0], 2)):
         events = runs[name, 3].ranks[0].events
         for unit in kept:
             kinds = [event.kind for event in events if event.unit == unit]
-            assert kinds == ["gather", "gradients", "release", "reduced"] * 2
+            assert kinds == ["gather", "gradients", "release", "reduced"] * microbatches
     assert [unit.kept for unit in runs["accumulated, tied, clipped", 3].ranks[0].units] == [True, False, False, False]
 
 
@@ -179,7 +180,7 @@ def test_stages_send_2_2_2_and_3_times_the_model_and_accumulation_costs_stages_2
         one = communication_bytes(run.padded, R, 0, recipe=run.task.recipe) / 2
         passes[name, stage] = run.sent_bytes[0] / float(one)
     assert [passes["plain", stage] for stage in range(4)] == [2, 2, 2, 3]
-    assert passes["kept", 3] == 4  # 2 micro-batches
+    assert passes["kept", 3] == 2
     tied = [passes["accumulated, tied, clipped", stage] for stage in range(4)]
     assert tied[:3] == pytest.approx([2, 2, 3], rel=1e-3)  # and the clipping's one number
     assert 5.7 < tied[3] < 6  # the tied layers are gathered once for each micro-batch

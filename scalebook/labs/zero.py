@@ -16,7 +16,7 @@ import torch
 
 from scalebook import ranks
 from scalebook.labs.tiny_transformer import token_loss
-from scalebook.labs.zero_memory import Peak, Watched, reachable, state_bytes, storage_bytes
+from scalebook.labs.zero_memory import Peak, Watched, alive_bytes, reachable, state_bytes
 from scalebook.labs.zero_task import Measured, Run, Task, Unit, check
 from scalebook.zero import DataParallel, Zero1, Zero2, buckets_of, units_of
 from scalebook.zero.adam import MASTER
@@ -32,7 +32,7 @@ def train(size, *tasks, timeout=120):
 
     >>> run, = train(2, Task(stage=3, dtype=torch.bfloat16))
     >>> run.resident_bytes, run.formula_resident_bytes
-    ((76888, 76888), 76888)
+    ((78400, 78400), 78400)
     """
     for task in tasks:
         check(task, size)
@@ -82,7 +82,8 @@ def measure_rank(rank, size, task):
         optimizer.events = []
     with ranks.count() as sent, Peak(reachable()) as peak:
         losses.append(run_microbatches(task, model, rank, size, task.steps - 1))
-        resident, alive = state_bytes(optimizer), storage_bytes(reachable())
+        resident = state_bytes(optimizer)
+        alive = alive_bytes(expected=sum(resident.values()))
         optimizer.step(task.microbatches)
     events = list(optimizer.events) if task.stage == 3 else []
     units = [Unit(b.elements, b.padded, task.stage == 3 and len(b.layers) > 1) for b in optimizer.buckets]
@@ -127,13 +128,12 @@ def whole_parameters(optimizer, model):
 
 def table(runs, oracle):
     """The chapter's table, as lines of text: what each stage keeps and sends, beside the formulas."""
-    lines = [f"{'stage':>5} {'bytes kept':>11} {'formula':>9} {'peak':>9} {'bytes sent':>11} {'formula':>9} "
-             f"{'difference':>11}"]
+    names = "stage", "bytes kept", "formula", "bytes sent", "formula", "difference"
+    lines = [" ".join(f"{name:>10}" for name in names)]
     for run in runs:
-        kept, sent, peak = (max(part) for part in (run.resident_bytes, run.sent_bytes, [r.peak for r in run.ranks]))
-        by_formula = float(run.formula_resident_bytes), float(run.formula_sent_bytes)
-        lines.append(f"{run.task.stage:>5} {kept:>11} {by_formula[0]:>9.0f} {peak:>9} {sent:>11.0f} "
-                     f"{by_formula[1]:>9.0f} {run.difference(oracle):>11.0e}")
+        numbers = max(run.resident_bytes), run.formula_resident_bytes, max(run.sent_bytes), run.formula_sent_bytes
+        cells = run.task.stage, *(f"{float(number):.0f}" for number in numbers), f"{run.difference(oracle):.0e}"
+        lines.append(" ".join(f"{cell:>10}" for cell in cells))
     return lines
 
 

@@ -6,6 +6,7 @@ also those that only autograd holds. `Watched` writes down the life of each laye
 """
 
 import gc
+import time
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +30,22 @@ def state_bytes(optimizer):
         "optimizer": [*optimizer.adam.masters, *optimizer.adam.first, *optimizer.adam.second],
     }
     return {kind: storage_bytes(tensors) for kind, tensors in held.items()}
+
+
+def alive_bytes(expected, patience_s=5):
+    """Bytes behind `reachable`, as soon as they are no more than `expected`, or after `patience_s` seconds.
+
+    The thread that ran a collective lets go of its tensors a moment after the call has returned.
+
+    >>> gc.freeze()
+    >>> x = torch.zeros(10)
+    >>> alive_bytes(expected=40), alive_bytes(expected=0, patience_s=0)
+    (40, 40)
+    """
+    until = time.monotonic() + patience_s
+    while (alive := storage_bytes(reachable())) > expected and time.monotonic() < until:
+        time.sleep(0.01)
+    return alive
 
 
 def storage_bytes(tensors):

@@ -74,8 +74,8 @@ class Measured:
 
     `resident` are the bytes of model states after the backward, before the optimizer's step, by kind, and `alive` those
     of all tensors that this rank had made and then held. `peak` is the most in the step, of everything, activations
-    too. `sent` is a `ranks.Traffic`; `units` are what was sharded and sent at once; `events` those of
-    `zero_memory.Watched`, at stage 3.
+    too; it differs a little from run to run, since a collective may hold its buffer a moment longer. `sent` is a
+    `ranks.Traffic`; `units` are what was sharded and sent at once; `events` those of `zero_memory.Watched`, at stage 3.
     """
 
     losses: list
