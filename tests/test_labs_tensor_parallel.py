@@ -122,6 +122,7 @@ def test_under_other_conditions_the_count_is_the_one_predicted(four, name):
     one, predicted = four[name], CONDITIONS[name][1]
     for traffics, count in ((one.forward, predicted[0]), (one.backward, predicted[1])):
         assert all(dict(traffic.calls) == ({"all_reduce": count} if count else {}) for traffic in traffics)
+    assert one.predicted in (None, one.sent)
     assert one.largest_gap < 1e-10
 
 

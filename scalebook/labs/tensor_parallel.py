@@ -61,8 +61,15 @@ class Comparison:
 
 
 def predicted_bytes(setting, size):
-    """Bytes of float64 that a rank sends in a block or a model, forward and backward, by the formulas."""
-    if setting.part not in ("block", "model"):
+    """Bytes of float64 that a rank sends in a block or a model, forward and backward, by the formulas.
+
+    None for other parts, and under conditions that the formulas leave out.
+
+    >>> predicted_bytes(Setting(tp.Shape(hidden=64)), 4)  # 8 b s h (t - 1)/t elements
+    49152
+    """
+    fewer = setting.early_stop or (setting.frozen_norms and not setting.input_gradient)  # see `condition_settings`
+    if setting.part not in ("block", "model") or fewer:
         return None
     sizes = {"b": setting.samples, "s": setting.positions, "h": setting.shape.hidden, "t": size}
     layer = formulas.layer_elements_recomputed if setting.recomputed else formulas.layer_elements
