@@ -1,6 +1,5 @@
 """Every stage of ZeRO on real processes trains as one process does, and keeps and sends what the formulas say."""
 
-import doctest
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import torch
 from scalebook import ranks
 from scalebook.formulas import zero as formulas
 from scalebook.labs import zero as lab
-from scalebook.labs import zero_memory, zero_task
+from scalebook.labs import zero_task
 from scalebook.labs.tiny_transformer import token_loss
 from scalebook.labs.zero_task import Task
 from scalebook.zero import Zero1, Zero2, buckets_of, communication_bytes, model_state_bytes
@@ -261,32 +260,7 @@ def test_a_rank_killed_in_the_middle_of_a_backward_ends_all_with_its_name():
     assert time.monotonic() - before < 60
 
 
-# The instruments
-
-
-@pytest.mark.parametrize("module", [lab, zero_memory], ids=lambda module: module.__name__)
-def test_the_examples_in_the_docstrings_hold(module):
-    result = doctest.testmod(module)
-    assert result.attempted > 0
-    assert result.failed == 0
-
-
-def test_a_forgotten_copy_is_found():
-    before = zero_memory.storage_bytes(zero_memory.reachable())
-    forgotten = [torch.zeros(1000)]
-    assert zero_memory.alive_bytes(before, patience_s=0.02) - before == 4000
-    del forgotten
-    assert zero_memory.alive_bytes(before) == before
-
-
-def test_what_only_autograd_holds_counts_in_the_peak():
-    x = torch.ones(1000, requires_grad=True)
-    with zero_memory.Peak([x]) as peak:
-        y = x.exp().exp().sum()
-        assert peak.now() == 3 * 4000 + 4
-        y.backward()
-        assert peak.now() == 2 * 4000 + 4  # x, its gradient, and the loss
-    assert peak.most > 3 * 4000
+# By itself
 
 
 def test_the_lab_prints_the_same_table_by_itself_and_under_torchrun(tmp_path):
