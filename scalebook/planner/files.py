@@ -85,6 +85,7 @@ def _build(make, where):
         return make()
     except ValueError as error:
         field = re.search(r"(\w+) = ", str(error)) or re.search(r": (\w+) is not known", str(error))
-        raise ValueError(f"{where(field[1]) if field else where('machine')}: {error}") from None
+        found = where(field[1]) if field else ""
+        raise ValueError(f"{found if ', line ' in found else where('machine')}: {error}") from None
     except TypeError as error:  # text where a number is due, in an arithmetic expression
         raise ValueError(f"{where('nvlink_one_way')}: {error}") from None

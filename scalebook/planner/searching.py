@@ -11,7 +11,7 @@ from scalebook.planner import costs, reasons
 from scalebook.planner.clusters import Cluster
 from scalebook.planner.estimating import SYMBOL_OF, Estimate, estimate
 from scalebook.planner.plans import RECOMPUTE, ZERO_STAGES, Plan
-from scalebook.planner.sizes import ATTENTION, Sizes, sizes_of
+from scalebook.planner.sizes import Sizes, sizes_of
 from scalebook.published import ModelShape
 
 MICRO_BATCHES = (1, 2, 4, 8)
@@ -102,7 +102,7 @@ def search(model, cluster, *, batch, sequence=None, micro_batches=MICRO_BATCHES,
     >>> answer.best.plan.gpus, len(answer.plans) > 100, "memory" in answer.counts
     (8, True, True)
     """
-    sizes, sequence = _check(model, cluster, batch, sequence, attention, fixed)
+    sizes, sequence = _check(model, cluster, batch, sequence, fixed, attention=attention, overlap=overlap, recipe=recipe)
     again = recompute or (("none", "full") if attention == "fused" else RECOMPUTE)
     settings = {"b": _several("micro_batches", micro_batches), "Z": _several("zero", zero),
                 "recompute": [_code(name) for name in _several("recompute", again)],
@@ -212,7 +212,7 @@ def _several(name, values):
     return values
 
 
-def _check(model, cluster, batch, sequence, attention, fixed) -> tuple[Sizes, int]:
+def _check(model, cluster, batch, sequence, fixed, **common) -> tuple[Sizes, int]:
     """Check what the plans have in common; return the model's sizes and the sequence."""
     for name, value, kind in (("model", model, ModelShape), ("cluster", cluster, Cluster)):
         if not isinstance(value, kind):
@@ -221,8 +221,6 @@ def _check(model, cluster, batch, sequence, attention, fixed) -> tuple[Sizes, in
         if name not in ("tp", "cp", "ep", "dp", "pp", "chunks"):
             raise ValueError(f"search has no argument {name!r}; what can be fixed are tp, cp, ep, dp, pp and chunks")
         _several(name, fixed[name])
-    if attention not in ATTENTION:
-        raise ValueError(f"attention = {attention!r} is not allowed; it must be 'fused' or 'unfused'")
     sequence = min(model.context or 2048, 8192) if sequence is None else sequence
-    Plan(tp=1, pp=1, dp=1, batch=batch, sequence=sequence)  # refuses what no plan can have
+    Plan(tp=1, pp=1, dp=1, batch=batch, sequence=sequence, **common)  # refuses what no plan can have
     return sizes_of(model), int(sequence)
