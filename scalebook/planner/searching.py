@@ -102,7 +102,8 @@ def search(model, cluster, *, batch, sequence=None, micro_batches=MICRO_BATCHES,
     >>> answer.best.plan.gpus, len(answer.plans) > 100, "memory" in answer.counts
     (8, True, True)
     """
-    sizes, sequence = _check(model, cluster, batch, sequence, fixed, attention=attention, overlap=overlap, recipe=recipe)
+    common = {"attention": attention, "overlap": overlap, "recipe": recipe}
+    sizes, sequence = _check(model, cluster, batch, sequence, fixed, **common)
     again = recompute or (("none", "full") if attention == "fused" else RECOMPUTE)
     settings = {"b": _several("micro_batches", micro_batches), "Z": _several("zero", zero),
                 "recompute": [_code(name) for name in _several("recompute", again)],
@@ -115,8 +116,7 @@ def search(model, cluster, *, batch, sequence=None, micro_batches=MICRO_BATCHES,
         kept = {name: column[usable] for name, column in columns.items()}
         memory, time = costs.costs(sizes, cluster, kept, sequence, attention, recipe, overlap)
         seconds[usable], most[usable] = sum(time.values()), sum(memory.values())
-    return _answer(model, cluster, sizes, columns, bits, seconds, most,
-                   {"sequence": sequence, "attention": attention, "overlap": overlap, "recipe": recipe})
+    return _answer(model, cluster, sizes, columns, bits, seconds, most, {"sequence": sequence, **common})
 
 
 def layouts(sizes, gpus, fixed):
