@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,7 @@ FLAGS = (
 )
 MISSING = ("No Chromium was found and none could be installed: install Chromium or Google Chrome, "
            "or set CHROMIUM to the path of one.")
+PATIENCE = 120_000  # ms: on a busy machine a chapter takes its time to open
 FOREIGN = re.compile(r"^(https?|wss?)://(?!(127\.0\.0\.1|localhost)[:/])")
 
 
@@ -58,13 +59,16 @@ def get_chromium():
 
 
 @contextmanager
-def chromium():
-    """Start a headless Chromium for the time of the block."""
+def chromium(*flags, playwright=None):
+    """Start a headless Chromium, with more `flags`, for the time of the block.
+
+    A process runs one Playwright at a time: give the one that runs, if any.
+    """
     path = find_chromium()
     if path is None:
         raise RuntimeError("no Chromium: run `python -m tests.chromium`")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+    with nullcontext(playwright) if playwright else sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=path, args=[*FLAGS, *flags])
         try:
             yield browser
         finally:
@@ -83,6 +87,13 @@ class Watch:
         """Whether there was none of it."""
         return not (self.foreign or self.failed or self.errors)
 
+    @contextmanager
+    def looking_away(self):
+        """Not to record what fails in the block: a tool's own requests, and not the page's."""
+        failed, errors = len(self.failed), len(self.errors)
+        yield
+        del self.failed[failed:], self.errors[errors:]
+
 
 def watched_page(browser, **context_options):
     """Return a new page, in a context of its own, and its `Watch`; requests to other hosts are refused and recorded.
@@ -90,6 +101,7 @@ def watched_page(browser, **context_options):
     `context_options` are Playwright's: viewport, color_scheme, java_script_enabled, ...
     """
     context = browser.new_context(**context_options)
+    context.set_default_timeout(PATIENCE)
     watch = Watch()
 
     def refuse(route):

@@ -265,31 +265,3 @@ def test_notebooks_on_the_site_are_the_committed_ones(site):
         copies = list((site / "_sources").rglob(notebook.name))
         assert copies, notebook.name
         assert json.loads(copies[0].read_text()) == json.loads(notebook.read_text())
-
-
-@pytest.mark.browser
-def test_every_page_opens_from_disk_without_a_request_or_an_error(pages):
-    from tests.chromium import chromium, watched_page
-
-    with chromium() as browser:
-        for path in pages:
-            page, watch = watched_page(browser)
-            page.goto(path.as_uri(), wait_until="load")
-            page.wait_for_function("document.readyState === 'complete'")
-            if 'class="math' in path.read_text(encoding="utf-8"):
-                page.wait_for_selector("mjx-container")
-            assert watch.clean(), f"{path.name}: {watch}"
-            page.context.close()
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("width", [390, 1280])
-def test_no_page_scrolls_sideways(pages, width):
-    from tests.chromium import chromium, watched_page
-
-    with chromium() as browser:
-        for path in pages:
-            page, _ = watched_page(browser, viewport={"width": width, "height": 800})
-            page.goto(path.as_uri(), wait_until="load")
-            assert page.evaluate("document.scrollingElement.scrollWidth") <= width, path.name
-            page.context.close()

@@ -1,19 +1,56 @@
 """Fixtures of the tests in a browser: the built site, a Chromium, and pages that may ask no other host."""
 
+from pathlib import Path
+
 import pytest
+from playwright.sync_api import sync_playwright
 
-from tests.browser.site_pages import MISSING, SITE, served
-from tests.chromium import chromium, watched_page
+from tests.browser.looks import kept_open
+from tests.browser.moving import Explorer
+from tests.browser.site_pages import MISSING, SITE, Figure, served
+from tests.chromium import chromium
+
+HERE = Path(__file__).parent
+# What a page is like when it is opened comes before what it is like when it is used, and what measures comes last.
+LAST = ("test_pages", "test_explorers_draw", "test_speed")
 
 
-@pytest.fixture(scope="module")
-def browser():
-    """A headless Chromium for the tests of a module."""
-    with chromium() as started:
+def pytest_collection_modifyitems(items):
+    """Put the tests that look at one page one after the other, and on one worker."""
+    own = [position for position, item in enumerate(items) if item.path.parent == HERE]
+    ordered = sorted((items[position] for position in own), key=lambda item: (
+        item.path.stem == LAST[-1], page_of(item), LAST.index(item.path.stem) if item.path.stem in LAST else -1))
+    for position, item in zip(own, ordered, strict=True):
+        items[position] = item
+        if page_of(item):
+            item.add_marker(pytest.mark.xdist_group(page_of(item)))
+
+
+def page_of(item):
+    """The page that a test looks at, by its parameters; "" where it looks at none of the site's, or at several."""
+    for value in item.callspec.params.values() if hasattr(item, "callspec") else ():
+        if isinstance(value, Figure):
+            return value.page
+        if isinstance(value, str) and value.endswith(".html"):
+            return value
+    return ""
+
+
+@pytest.fixture(scope="package")
+def playwright():
+    """Playwright: one for the package, as a process runs one at a time."""
+    with sync_playwright() as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def browser(playwright):
+    """A headless Chromium."""
+    with chromium(playwright=playwright) as started:
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def site():
     """The address of the built site, served on this machine."""
     if not (SITE / "index.html").exists():
@@ -22,19 +59,23 @@ def site():
         yield address
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def opened(browser, site):
-    """A function that opens a page of the site, each once a module: it gives the page and what it did wrong."""
-    found = {}
+    """A function that opens a page of the site, or finds it open: it gives the page and what it did wrong."""
+    with kept_open(browser, site) as open_page:
+        yield open_page
 
-    def open_page(name):
-        if name not in found:
-            page, watch = watched_page(browser, viewport={"width": 1280, "height": 900}, reduced_motion="reduce",
-                                       color_scheme="light")
-            page.goto(f"{site}/{name}")
-            found[name] = page, watch
-        return found[name]
 
-    yield open_page
-    for page, _ in found.values():
-        page.context.close()
+@pytest.fixture
+def explorer(opened, request):
+    """The explorer that a test asks for by parameter, in a page that the tests share.
+
+    Before the test and after it the controls stand where the page has them at first.
+    """
+    page, watch = opened(request.param.page)
+    found = Explorer(page, request.param)
+    found.first = page.first_positions.setdefault(request.param.identity, found.first)
+    found.reset()
+    yield found
+    found.reset()
+    assert watch.clean(), watch

@@ -12,13 +12,10 @@ them; each sample changes one control.
 
 import random
 import statistics
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-from playwright.sync_api import sync_playwright
-
 from tests.browser.moving import Explorer
-from tests.chromium import FLAGS, find_chromium
+from tests.chromium import chromium
 
 UNLIMITED = ("--disable-frame-rate-limit", "--disable-gpu-vsync")
 FRAME = 1000 / 60  # ms
@@ -57,15 +54,9 @@ class Timing:
     samples: int
 
 
-@contextmanager
-def unlimited_chromium():
-    """A headless Chromium that draws a frame as soon as there is one to draw."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium(), args=[*FLAGS, *UNLIMITED])
-        try:
-            yield browser
-        finally:
-            browser.close()
+def unlimited_chromium(playwright=None):
+    """A headless Chromium, for the time of a block, that draws a frame as soon as there is one to draw."""
+    return chromium(*UNLIMITED, playwright=playwright)
 
 
 def p95(times):
@@ -81,19 +72,20 @@ def measure(page, figure, samples=100, rounds=3):
     """Time an explorer (a `site_pages.Figure`) of an open page."""
     explorer = Explorer(page, figure)
     generator = random.Random(figure.identity)
-    run = [page.evaluate(MEASURE, [moves(explorer, generator, WARM_UP + samples)])[WARM_UP:] for _ in range(rounds)]
+    stands = dict(explorer.first)
+    page.evaluate(MEASURE, [moves(figure, stands, generator, WARM_UP)])
+    run = [page.evaluate(MEASURE, [moves(figure, stands, generator, samples)]) for _ in range(rounds)]
     explorer.reset()
     whole = [[total for total, _ in times] for times in run]
     return Timing(statistics.median(map(statistics.median, whole)), statistics.median(map(p95, whole)),
                   statistics.median(computed for times in run for _, computed in times), rounds * samples)
 
 
-def moves(explorer, generator, count):
-    """Changes of one control each, to a position where it does not stand."""
-    stands = dict(explorer.first)
+def moves(figure, stands, generator, count):
+    """Changes of one control each, to a position where it does not stand; `stands` is kept up to date."""
     chosen = []
     for _ in range(count):
-        one = generator.choice(explorer.figure.inputs)
+        one = generator.choice(figure.inputs)
         position = generator.choice([other for other in one.positions if other != stands[one.signal]])
         stands[one.signal] = position
         chosen.append([one.identity, position])

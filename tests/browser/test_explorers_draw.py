@@ -5,7 +5,7 @@ What it should show says the explorer's oracle (`tests/browser/oracles`, whose d
 
 import pytest
 
-from tests.browser.moving import Explorer, steps
+from tests.browser.moving import steps
 from tests.browser.oracles import ORACLES
 from tests.browser.site_pages import MISSING, SITE, explorers
 
@@ -19,20 +19,6 @@ def test_every_explorer_has_an_oracle_and_every_oracle_an_explorer():
     names = [figure.name for figure in FIGURES]
     assert len(names) == len(set(names)), "two explorers of the book have one name"
     assert set(names) == set(ORACLES)
-
-
-@pytest.fixture
-def explorer(opened, request):
-    """The explorer that a test asks for by parameter, with its controls where the page has them at first."""
-    figure = request.param
-    page, watch = opened(figure.page)
-    found = Explorer(page, figure)
-    if not hasattr(page, "first_positions"):
-        page.first_positions = {}
-    found.first = page.first_positions.setdefault(figure.identity, found.first)
-    found.reset()
-    yield found
-    assert watch.clean(), watch
 
 
 @pytest.mark.parametrize("explorer", FIGURES, indirect=True, ids=[figure.name for figure in FIGURES])
@@ -55,16 +41,18 @@ def check_control(explorer, one, oracle):
     moved = 0
     for start, end in steps(one.positions):
         explorer.put(one, start)
-        if explorer.disabled(one):
+        look = explorer.look()
+        if look.disabled[one.name]:
             continue
-        problems += explorer.wrong(oracle)
+        problems += explorer.wrong(oracle, look)
         before = explorer.pixels()
         explorer.step(one, end)
         moved += 1
         if explorer.pixels() == before:
             problems.append(f"{one.identity}: from {start} to {end} nothing changes in the picture")
-        problems += explorer.wrong(oracle)
-        problems += wrong_reading(explorer, one)
+        look = explorer.look()
+        problems += explorer.wrong(oracle, look)
+        problems += wrong_reading(look, one)
     return problems if moved else [f"{one.identity} disables itself at every position"]
 
 
@@ -81,9 +69,9 @@ def make_it_apply(explorer, one):
     return False
 
 
-def wrong_reading(explorer, one):
+def wrong_reading(look, one):
     """Whether the page's read-out says another number than the chart sees."""
-    text, value = explorer.shown(one), explorer.values()[one.name]
+    text, value = look.texts[one.name], look.values[one.name]
     try:
         number = float(text)
     except (TypeError, ValueError):

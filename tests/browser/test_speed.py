@@ -2,22 +2,29 @@
 
 import pytest
 
+from tests.browser.looks import kept_open
 from tests.browser.site_pages import explorers
 from tests.browser.speed import FRAME, measure, unlimited_chromium
 from tests.chromium import watched_page
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.alone]
 FIGURES = explorers()
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with unlimited_chromium() as started:
+def unlimited(playwright):
+    with unlimited_chromium(playwright) as started:
         yield started
 
 
-def test_frames_come_without_waiting_for_a_display(browser, site):
-    page, _ = watched_page(browser)
+@pytest.fixture(scope="module")
+def in_time(unlimited, site):
+    with kept_open(unlimited, site) as open_page:
+        yield open_page
+
+
+def test_frames_come_without_waiting_for_a_display(unlimited, site):
+    page, _ = watched_page(unlimited)
     page.goto(f"{site}/index.html")
     # Each frame changes what is seen, as a slider does: Chromium holds frames that change nothing to 60 a second.
     frames = page.evaluate("""async () => {
@@ -36,12 +43,13 @@ def test_frames_come_without_waiting_for_a_display(browser, site):
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=[figure.name for figure in FIGURES])
-def test_a_change_is_drawn_within_one_frame(opened, figure):
-    page, watch = opened(figure.page)
+def test_a_change_is_drawn_within_one_frame(in_time, measured_again, figure):
+    page, watch = in_time(figure.page)
     # Other work on the machine can only make it slower, so a slow measurement is taken again, twice at most.
     for _ in range(3):
         timing = measure(page, figure)
         if timing.p95 <= FRAME:
             break
+        measured_again(f"p50 {timing.p50:.1f} ms, p95 {timing.p95:.1f} ms; the limit is {FRAME:.1f} ms")
     assert timing.p95 <= FRAME, timing
     assert watch.clean(), watch

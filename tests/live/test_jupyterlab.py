@@ -12,9 +12,11 @@ from tests.browser.site_pages import ROOT
 from tests.chromium import chromium, watched_page
 from tests.live.lab import ask, jupyter_lab, open_notebook, run_all
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+# One JupyterLab serves all chapters, so they stay on one worker.
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600), pytest.mark.xdist_group("JupyterLab")]
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
-# The explorers on show, by name; more than one copy of a name would be two views of one box.
+# Run once a chapter, since it looks at every object of the kernel: the explorers on show, by name. More than one copy
+# of a name would be two views of one box.
 FIND = """
 import gc, json
 from scalebook.explorer import Explorer
@@ -64,15 +66,15 @@ def check_explorer(page, name, words):
     An explorer that has lists only is set from Python.
     """
     figure = shown_figure(page, words)
-    control, trait, positions, slides = json.loads(ask(page, FIND + f"""
+    control, trait, positions, slides = json.loads(ask(page, f"""
 e = shown[{name!r}]
 sliders = [c for c in e.controls if c.kind in ("IntSlider", "FloatSlider", "SelectionSlider")]
 c = [*sliders, *e.controls][0]
 print(json.dumps([c.name, c.trait, [c.positions[0], c.positions[1], c.positions[-1]], bool(sliders)]))"""))
-    read = FIND + f"print(json.dumps([shown[{name!r}].widgets[{control!r}].{trait}, shown[{name!r}].view.drawn]))"
+    read = f"print(json.dumps([shown[{name!r}].widgets[{control!r}].{trait}, shown[{name!r}].view.drawn]))"
 
     def set_from_python(position):
-        ask(page, FIND + f"shown[{name!r}].widgets[{control!r}].{trait} = {position!r}")
+        ask(page, f"shown[{name!r}].widgets[{control!r}].{trait} = {position!r}")
 
     set_from_python(positions[0])
     first = settled(page, figure)
@@ -98,7 +100,7 @@ print(json.dumps([c.name, c.trait, [c.positions[0], c.positions[1], c.positions[
 
 def shown_figure(page, words):
     """The element that holds the explorer whose chart describes itself with `words`, scrolled into view."""
-    page.wait_for_function(f"(words) => ({DESCRIBE})().includes(words)", arg=words, timeout=30_000)
+    page.wait_for_function(f"(words) => ({DESCRIBE})().includes(words)", arg=words)
     index = page.evaluate(DESCRIBE).index(words)
     figure = page.locator(".jp-OutputArea .explorer-view").nth(index).locator("xpath=..")
     figure.scroll_into_view_if_needed()
