@@ -11,7 +11,7 @@ PYTHON_IS_NEW = "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book serve lab execute listings test test-all bench clean
+.PHONY: help book serve lab execute listings environments test test-all bench clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/make \1 - \2/p' Makefile
@@ -31,10 +31,12 @@ execute: .venv/has-all  ## run all notebooks and write their outputs
 listings: .venv/has-all  ## copy the library's functions into the notebooks that show them
 	@$(PY) -m scalebook.book.listings
 
-test: .venv/has-all .venv-colab/has-all  ## check everything that is checked in minutes
+environments: .venv/has-all .venv-colab/has-all  ## only make what the tests need (`make -j2` installs side by side)
+
+test: environments  ## check everything that is checked in minutes
 	@$(PY) -m tests.run
 
-test-all: .venv/has-all .venv-colab/has-all  ## check everything, also what is slow
+test-all: environments  ## check everything, also what is slow
 	@$(PY) -m tests.run --slow
 
 bench: .venv/has-all .venv/has-chromium book  ## measure the sliders, and the layers beside other libraries'
@@ -65,7 +67,8 @@ clean:  ## remove what was built; the virtual environments stay
 	@$(PY) -m tests.chromium
 	@touch $@
 
-.venv-colab/has-all: requirements-colab.txt requirements-data.txt pyproject.toml scalebook/texts.py
+# Not before .venv/has-book: both install this folder, and pip writes into it.
+.venv-colab/has-all: requirements-colab.txt requirements-data.txt pyproject.toml scalebook/texts.py | .venv/has-book
 	@$(PYTHON_IS_NEW)
 	@test -x .venv-colab/bin/python || { echo "Making .venv-colab"; "$(PYTHON)" -m venv .venv-colab; }
 	@echo "Installing the versions that Colab has (minutes)"

@@ -1,6 +1,8 @@
 """Run every check, one stage after the other: `python -m tests.run [--slow] [stage ...]`.
 
-A stage that fails does not stop the others, so that one run tells all that is wrong.
+A stage that fails does not stop the others, so that one run tells all that is wrong. Within a stage tests run side by
+side, on as many workers as the machine has cores (at most 4); what measures time (the marker `alone`) has a stage of
+its own, in which nothing else runs.
 """
 
 import argparse
@@ -8,32 +10,82 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PYTHON = [sys.executable]
-PYTEST = [sys.executable, "-m", "pytest", "-q"]
-COLAB = [str(ROOT / ".venv-colab" / "bin" / "python")]
+CORES = os.cpu_count() or 1
+WORKERS = min(CORES, 4)
+COLAB = ROOT / ".venv-colab" / "bin" / "python"
 # What must also hold under Colab's versions: whatever computes or shows, not what builds the site.
 COLAB_TESTS = ("formulas", "published", "explorer", "ranks")
+PLAIN = "not slow and not browser and not live"
+SLOWEST = "--durations=10", "--durations-min=5"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, and what its environment has beside this process's."""
+
+    arguments: list
+    environment: dict = field(default_factory=dict)
+
+    def run(self):
+        """Run it in the repository; return whether it succeeded."""
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **self.environment}
+        done = subprocess.run(list(map(str, self.arguments)), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
+                              check=False)
+        return done.returncode == 0
+
+
+def python(*arguments):
+    return Command([sys.executable, *arguments])
+
+
+def pytest(*arguments, of=sys.executable):
+    """Pytest, one test after the other."""
+    return Command([of, "-m", "pytest", "-q", *SLOWEST, *arguments])
+
+
+def side_by_side(*arguments, keep_together, of=sys.executable):
+    """Pytest on several workers; `keep_together` says which tests go to one worker ("loadfile" or "loadgroup").
+
+    The workers share the cores, so each has its part of the threads.
+    """
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(CORES // WORKERS))
+    workers = ["-n", WORKERS, "--dist", keep_together]
+    return Command([of, "-m", "pytest", "-q", *SLOWEST, *workers, *arguments], threads)
 
 
 def stages(slow):
     """Return the stages by name: each a list of commands that must all succeed."""
     apart = ["--ignore=tests/test_build.py", "--ignore=tests/colab"]  # their stages come later
+    measured, others = chapters()
     found = {
-        "lint": [[*PYTHON, "-m", "ruff", "check", "."]],
-        "unit": [[*PYTEST, "tests", *apart, "-m", "not slow and not browser and not live"],
-                 [*PYTEST, "--doctest-modules", "scalebook"]],
-        "notebooks": [[*PYTEST, "--nbval", "chapters"]],
-        "book": [[*PYTHON, "-m", "scalebook.book.build"],
-                 [*PYTEST, "tests/test_build.py", "-m", "not slow and not browser"]],
-        "browser": [[*PYTHON, "-m", "tests.chromium"], [*PYTEST, "tests", "-m", "(browser or live) and not slow"]],
-        "colab": [[*COLAB, "-m", "pytest", "-q", "-m", "not slow and not browser and not live", *colab_tests()]],
+        "lint": [python("-m", "ruff", "check", ".")],
+        "unit": [side_by_side("tests", *apart, "-m", f"{PLAIN} and not alone", keep_together="loadfile"),
+                 pytest("--doctest-modules", "scalebook")],
+        "notebooks": [*([pytest("--nbval", *measured)] if measured else []),
+                      *([side_by_side("--nbval", *others, keep_together="loadfile")] if others else [])],
+        "book": [python("-m", "scalebook.book.build"), pytest("tests/test_build.py", "-m", f"{PLAIN} and not alone")],
+        "browser": [python("-m", "tests.chromium"),
+                    side_by_side("--no-loadscope-reorder", "tests/live", "tests/browser", "-m",
+                                 "not slow and not alone", keep_together="loadgroup")],
+        "colab": [side_by_side("-m", f"{PLAIN} and not alone", *colab_tests(), of=COLAB, keep_together="loadgroup")],
+        "alone": [pytest("tests", "-m", "alone and not slow"),
+                  pytest("-m", f"{PLAIN} and alone", *colab_tests(), of=COLAB)],
     }
     if slow:
-        found["slow"] = [[*PYTEST, "tests", "-m", "slow"]]
+        found["slow"] = [pytest("tests", "-m", "slow")]
     return found
+
+
+def chapters():
+    """The notebooks in which a cell measures time (they run one after the other), and the others."""
+    measuring = tomllib.loads((ROOT / "tests" / "measured_cells.toml").read_text(encoding="utf-8"))
+    paths = sorted((ROOT / "chapters").glob("*.ipynb"))
+    return [path for path in paths if path.stem in measuring], [path for path in paths if path.stem not in measuring]
 
 
 def colab_tests():
@@ -43,15 +95,6 @@ def colab_tests():
               if file.stem.removeprefix("test_").startswith(COLAB_TESTS)]
     own = ["tests/colab"] if list((ROOT / "tests" / "colab").glob("test_*.py")) else []
     return [*own, *chosen]
-
-
-def run_stage(commands):
-    """Run the commands until one fails; return whether all succeeded."""
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    for command in commands:
-        if subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, check=False).returncode:
-            return False
-    return True
 
 
 def main():
@@ -67,14 +110,14 @@ def main():
     for name in options.only or all_stages:
         print(f"\n=== {name}", flush=True)
         start = time.monotonic()
-        outcome[name] = run_stage(all_stages[name])
+        outcome[name] = all(command.run() for command in all_stages[name])
         times[name] = time.monotonic() - start
         print(f"=== {name}: {'passed' if outcome[name] else 'FAILED'} in {times[name]:.0f} s", flush=True)
     print()
     for name, passed in outcome.items():
         print(f"{name:10} {'passed' if passed else 'FAILED'} {times[name]:6.0f} s")
     good = sum(outcome.values())
-    print(f"stages: {good} passed, {len(outcome) - good} failed")
+    print(f"stages: {good} passed, {len(outcome) - good} failed; {sum(times.values()):.0f} s")
     sys.exit(good != len(outcome))
 
 

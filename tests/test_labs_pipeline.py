@@ -258,8 +258,9 @@ def test_overwriting_the_gradient_leaves_the_last_micro_batch_alone(reference, s
 # How long it takes
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_measured_makespan_is_the_simulated_one(schedule):
+def test_the_measured_makespan_is_the_simulated_one(schedule, measured_again):
     simulated = float(simulate(schedule, P, M, 0.04, 0.08, chunks=default_chunks(schedule)).makespan)
     for _ in range(5):  # another program may take the cores for a moment
         measured = lab.measure_makespan(schedule, P, M, 0.04, 0.08)
@@ -268,6 +269,7 @@ def test_the_measured_makespan_is_the_simulated_one(schedule):
         assert measured.seconds >= simulated
         if measured.seconds < 1.2 * simulated:
             break
+        measured_again(f"{measured.seconds:.3f} s; simulated {simulated:.3f} s, the limit is 1.2 times that")
     assert measured.seconds < 1.2 * simulated  # on a quiet machine 1 to 5 % more
     if schedule in ("gpipe", "1f1b"):
         assert simulated == pytest.approx(float(makespan(P=P, M=M, t_f=0.04, t_b=0.08)))
@@ -276,6 +278,7 @@ def test_the_measured_makespan_is_the_simulated_one(schedule):
 # Failures
 
 
+@pytest.mark.alone
 def test_a_killed_stage_ends_the_lab_with_an_error_in_time_and_leaves_nothing():
     killed = []
 

@@ -165,17 +165,20 @@ def check_killed_rank(tmp_path, number, timeout=30):
                 probe.connect(("127.0.0.1", int(port)))
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
 def test_a_killed_rank_ends_the_run_at_once_and_leaves_no_process_and_no_port(tmp_path, number):
     check_killed_rank(tmp_path, number)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("turn", range(50))
 def test_a_killed_rank_is_named_every_time(tmp_path, turn):
     check_killed_rank(tmp_path, signal.SIGKILL)
 
 
+@pytest.mark.alone
 def test_ranks_that_hang_are_named_with_the_place_where_they_wait():
     start = time.monotonic()
     with pytest.raises(ranks.RankTimeout) as caught:
@@ -189,6 +192,7 @@ def test_ranks_that_hang_are_named_with_the_place_where_they_wait():
     assert isinstance(caught.value, TimeoutError)
 
 
+@pytest.mark.alone
 def test_a_stopped_rank_does_not_stop_the_deadline(tmp_path):
     start = time.monotonic()
     with pytest.raises(ranks.RankTimeout, match=r"had not finished after 2 s"):
