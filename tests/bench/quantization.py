@@ -13,9 +13,11 @@ median.
 Groups of fewer than 128 columns get other codes than the paper's code gives them: `gptq.round_columns` says why.
 """
 
+import contextlib
 import logging
 import os
 import statistics
+import tempfile
 import time
 
 import torch
@@ -165,7 +167,7 @@ def run(options):
     torch.set_num_threads(1)
     os.environ["LOGURU_LEVEL"] = "ERROR"  # llmcompressor's log; the other's is Python's
     logging.disable(logging.WARNING)
-    with contenders.importable():
+    with contenders.importable(), tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # for their logs
         rows = measure(options.rounds or 5)
     logging.disable(logging.NOTSET)
     exact = in_float64()
