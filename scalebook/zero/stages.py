@@ -22,11 +22,13 @@ class DataParallel:
 
     `buckets` hold the model's parameters, whose memory moves into one flat buffer for each bucket, in `dtype`, with a
     second one for the gradients. `max_norm` clips the gradient of the whole model; what is left goes to `MixedAdam`.
+    `group` holds the data-parallel ranks (None: all); where it is a part of the ranks, its model is a part of the
+    model, and so is what `max_norm` clips.
     """
 
-    def __init__(self, buckets, dtype=torch.bfloat16, max_norm=None, **adam):
+    def __init__(self, buckets, dtype=torch.bfloat16, max_norm=None, group=None, **adam):
         """Move the parameters of the buckets; make the optimizer's states from their values before rounding."""
-        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.group, self.rank, self.ranks = group, dist.get_rank(group), dist.get_world_size(group)
         self.buckets, self.max_norm, masters = buckets, max_norm, []
         for bucket in buckets:
             whole_P = bucket.flatten([p.detach() for p in bucket.parameters])
@@ -48,7 +50,7 @@ class DataParallel:
     def step(self, microbatches=1):
         """Average the gradients over the ranks and their micro-batches, and update: one all-reduce a bucket."""
         for bucket in self.buckets:
-            dist.all_reduce(bucket.gradient_P)
+            dist.all_reduce(bucket.gradient_P, group=self.group)
         gradients = [bucket.gradient_P for bucket in self.buckets]
         self.adam.step(gradients, self.scale(gradients, microbatches))
         self.publish()
@@ -84,7 +86,7 @@ class Zero1(DataParallel):
 
     def step(self, microbatches=1):
         """A reduce-scatter of the gradients, the update of the shard, an all-gather of the weights: once a step."""
-        gradients = [reduce_scatter(bucket.gradient_P) for bucket in self.buckets]
+        gradients = [reduce_scatter(bucket.gradient_P, self.group) for bucket in self.buckets]
         self.adam.step(gradients, self.scale(gradients, microbatches))
         self.publish()
         for bucket in self.buckets:
@@ -93,11 +95,11 @@ class Zero1(DataParallel):
     def publish(self):
         """Every rank rounds its shard of the master weights; an all-gather a bucket."""
         for bucket, master_S in zip(self.buckets, self.adam.masters, strict=True):
-            dist.all_gather_into_tensor(bucket.weight_P, master_S.to(bucket.weight_P.dtype))
+            dist.all_gather_into_tensor(bucket.weight_P, master_S.to(bucket.weight_P.dtype), self.group)
 
     def total(self, squares):
         """Each rank knows the squares of its shard, and padding is zero: an all-reduce of one number."""
-        dist.all_reduce(squares)
+        dist.all_reduce(squares, group=self.group)
         return squares
 
 
@@ -116,7 +118,7 @@ class Zero2(Zero1):
         gradient_P = bucket.flatten([p.grad for p in bucket.parameters])
         for parameter in bucket.parameters:
             parameter.grad = None  # frees the full gradients; the buffer goes when this function returns
-        bucket.gradient_S += reduce_scatter(gradient_P)
+        bucket.gradient_S += reduce_scatter(gradient_P, self.group)
 
     def step(self, microbatches=1):
         """The update of the shard, then `publish`: the gradients are there already."""
@@ -157,7 +159,7 @@ class Zero3(Zero2):
         storage = unit.weight_P.untyped_storage()
         if not storage.size():
             storage.resize_(unit.padded * unit.weight_P.element_size())
-            dist.all_gather_into_tensor(unit.weight_P, unit.weight_S)
+            dist.all_gather_into_tensor(unit.weight_P, unit.weight_S, self.group)
 
     def release(self, unit):
         """Take the memory back. The tensors stay: what autograd has saved sees the weights of the next gather."""
@@ -175,8 +177,8 @@ class Zero3(Zero2):
             unit.weight_S.copy_(master_S)
 
 
-def reduce_scatter(gradient_P):
-    """The sum over the ranks of their (P,) buffers: this rank's (S,) shard of it."""
-    shard_S = gradient_P.new_empty(len(gradient_P) // dist.get_world_size())
-    dist.reduce_scatter_tensor(shard_S, gradient_P)
+def reduce_scatter(gradient_P, group=None):
+    """The sum over the ranks of `group` (None: all) of their (P,) buffers: this rank's (S,) shard of it."""
+    shard_S = gradient_P.new_empty(len(gradient_P) // dist.get_world_size(group))
+    dist.reduce_scatter_tensor(shard_S, gradient_P, group=group)
     return shard_S
