@@ -217,7 +217,7 @@ class Formula:
             raise ValueError(f"{self.name}: the shapes do not broadcast: {shapes}") from None
         self._check_requirements(checked)
         if all(isinstance(value, numbers.Rational) for value in checked.values()):
-            result = self.expression.subs({v.symbol: sympy.Rational(checked[v.name]) for v in self.symbols})
+            result = _exact(self.expression, {v.symbol: sympy.Rational(checked[v.name]) for v in self.symbols})
             if result.is_finite and result.is_real:
                 return _to_python(result)
         else:
@@ -260,6 +260,15 @@ class Formula:
     def table(self) -> list[Mapping[str, str]]:
         """The variables as rows (name, meaning, unit), for the page."""
         return [{"symbol": v.latex or v.name, "meaning": v.meaning, "unit": v.unit} for v in self.symbols]
+
+
+def _exact(expression, values):
+    """Put rational numbers in for symbols. `subs` takes many times as long, and knows the value at more zeros."""
+    try:
+        result = expression.xreplace(values)
+    except ValueError:  # a maximum or a comparison of what is no number, such as 0/0
+        return expression.subs(values)
+    return result if result.is_finite else expression.subs(values)
 
 
 def _to_python(value):
