@@ -92,7 +92,7 @@ class Traffic:
         With payload b and n ranks: all-reduce 2 b (n-1)/n, reduce-scatter b (n-1)/n, all-gather b (n-1), where b is
         this rank's shard. An all-to-all sends each peer its own part, b less what is `kept`: b (n-1)/n where all parts
         are equal. A send sends b. Broadcast, reduce, gather and scatter are left out: there the ranks send different
-        amounts. Source: Patarasu and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of
+        amounts. Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of
         workstations", section 3.
 
         >>> Traffic(Counter(all_reduce=1), Counter(all_reduce=400)).ring_bytes(4)
