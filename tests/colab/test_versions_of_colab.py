@@ -71,5 +71,6 @@ def test_the_chapters_are_there_and_hold_explorers():
     assert CHAPTERS
     for chapter in CHAPTERS:
         notebook = nbformat.read(chapter, as_version=4)
-        assert len(static_figures(notebook.cells)) >= 3, chapter.name
+        least = 1 if chapter.stem.startswith("00") else 3  # a page before the chapters has one
+        assert len(static_figures(notebook.cells)) >= least, chapter.name
         assert json.dumps(notebook.metadata).count("widgets") == 0
