@@ -47,7 +47,7 @@ class Comparison:
     @property
     def largest_gap(self):
         """The largest of all differences."""
-        return max(*self.gaps.values(), self.copies_differ)
+        return torch.tensor([*self.gaps.values(), self.copies_differ]).max().item()  # not a number, if one is none
 
     @property
     def sent(self):

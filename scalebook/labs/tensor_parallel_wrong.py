@@ -51,7 +51,7 @@ def difference(ones, others):
     pairs = list(zip(ones, others, strict=True))
     if any(one.shape != other.shape for one, other in pairs):
         return float("inf")
-    return max((one.double() - other.double()).abs().max().item() for one, other in pairs)
+    return torch.stack([(one.double() - other.double()).abs().max() for one, other in pairs]).max().item()
 
 
 def predict_bias(size):

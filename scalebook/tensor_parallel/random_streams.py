@@ -16,7 +16,7 @@ from .shapes import probability, whole
 class RandomStreams:
     """The random numbers of one rank: `shared` are the same on every rank, `own` this rank's alone.
 
-    Raises ValueError unless `seed` and `rank` are whole numbers from 0, the seed below 2^62.
+    Raises ValueError unless `seed` and `rank` are whole numbers from 0, below 2^40 and 2^20 - 1.
 
     >>> one, two = RandomStreams(0, rank=0), RandomStreams(0, rank=1)
     >>> [torch.equal(torch.rand(9, generator=a), torch.rand(9, generator=b))
@@ -28,10 +28,12 @@ class RandomStreams:
         """Seed both streams."""
         whole("seed", seed, 0)
         whole("rank", rank, 0)
-        if seed >= 2**62:
-            raise ValueError(f"seed = {seed} is not allowed; seed must be below 2^62")
-        self.shared = torch.Generator(device).manual_seed(seed)
-        self.own = torch.Generator(device).manual_seed(seed + 1 + rank)
+        for name, value, most in (("seed", seed, 2**40), ("rank", rank, 2**20 - 1)):
+            if value >= most:
+                raise ValueError(f"{name} = {value} is not allowed; {name} must be below {most}")
+        # Seeds lie far apart, so that no rank of one shares a stream with a rank of the next.
+        self.shared = torch.Generator(device).manual_seed(seed * 2**20)
+        self.own = torch.Generator(device).manual_seed(seed * 2**20 + 1 + rank)
 
     def states(self):
         """Where both streams stand."""
