@@ -72,7 +72,9 @@ def test_every_layer_is_gathered_twice_but_for_the_last_and_once_when_kept(setti
 def test_resharding_holds_one_layer_and_those_prefetched_and_keeping_holds_all(setting):
     taken = life.simulate_step(**setting)
     most = max(weights for _, _, weights, _ in taken.held())
-    assert most <= min(setting["L"], setting["prefetch"] + 1) if setting["reshard"] else most == setting["L"]
+    assert most <= setting["prefetch"] + 1 if setting["reshard"] else most == setting["L"]
+    # A layer's two uses are at least 3 operations apart: only a prefetch that long gathers it while it is still held.
+    assert most <= setting["L"] or setting["prefetch"] >= 3
 
 
 def test_without_prefetch_the_processor_waits_for_every_gather():

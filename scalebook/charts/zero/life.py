@@ -15,7 +15,7 @@ from scalebook.charts.zero.parts import GRADIENTS, PARTS, WEIGHTS
 from scalebook.colours import COMPARED
 from scalebook.explorer import grid, pack, unpack_expression
 
-GATHER, FORWARD, BACKWARD, REDUCE = "weights", "forward", "backward", "gradients"  # the link carries first and last
+GATHER, FORWARD, BACKWARD, REDUCE = "gather", "forward", "backward", "reduce-scatter"  # the link carries first and last
 KINDS = {GATHER: PARTS[WEIGHTS], FORWARD: COMPARED[0], BACKWARD: COMPARED[1], REDUCE: PARTS[GRADIENTS]}
 TIMES = {FORWARD: 1, BACKWARD: 2}
 TICKS = 2  # a unit of time in the packed steps: halves stay whole
@@ -139,7 +139,8 @@ def life_row(L, prefetch, reshard, gather):
                           for number in (layer, start * TICKS, end * TICKS)),
         "end": step.end,
         "waiting": step.waiting,
-        "most": max(weights + gradients for _, _, weights, gradients in step.held()),
+        "weights": max(weights for _, _, weights, _ in step.held()),
+        "gradients": max(gradients for *_, gradients in step.held()),
         "sent": sum(one.kind in (GATHER, REDUCE) for one in step.operations),
     }
 
@@ -177,7 +178,7 @@ def life_chart():
     x = alt.X("start:Q", title="time, in forwards of a layer",
               axis=alt.Axis(tickCount=6),
               scale=alt.Scale(domainMin=0, domainMax=alt.ExprRef(f"{json.dumps(longest())}[L][gather]"), nice=False))
-    colour = alt.Color("kind:N", legend=alt.Legend(offset=above(3)),
+    colour = alt.Color("kind:N", legend=alt.Legend(offset=above(4)),
                        scale=alt.Scale(domain=list(KINDS), range=list(KINDS.values())))
 
     def times(chart, packed, size, first):
@@ -209,8 +210,9 @@ def life_chart():
     )
     text = words(
         chosen,
-        "'a step of ' + datum.end + ' forwards; the processor waits ' + datum.waiting",
-        "datum.sent + ' layers go over the link'",
-        "'at most ' + datum.most + ' of ' + 2 * L + ' weights and gradients held whole'",
+        "'a step of ' + datum.end + ' forwards; ' + datum.sent + ' layers are sent'",
+        "'the processor waits ' + datum.waiting",
+        "'at most ' + datum.weights + (datum.weights > 1 ? ' layers\\'' : ' layer\\'s') + ' weights'",
+        "'and ' + datum.gradients + (datum.gradients > 1 ? ' layers\\'' : ' layer\\'s') + ' gradients whole'",
     )
     return alt.layer(resting, operations, held, text).properties(height=420)

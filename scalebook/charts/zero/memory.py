@@ -110,7 +110,7 @@ def largest_chart():
         "y": alt.Y("most:Q", title="parameters, in billions",
                    scale=alt.Scale(type="log", domain=[LEAST, MOST], nice=False),
                    axis=alt.Axis(values=[10**i for i in range(6)], format=",")),
-        "color": alt.Color("name:N", legend=alt.Legend(offset=above(2)),
+        "color": alt.Color("name:N", legend=alt.Legend(offset=above(3)),
                            scale=alt.Scale(domain=names, range=list(STAGES.values()))),
     }
     lines = (
@@ -126,7 +126,8 @@ def largest_chart():
     shown = [f"format({largest(str(stage), 'N')} / 1e9, '.3~r') + 'B'" for stage in range(4)]
     text = words(
         alt.Chart(alt.Data(values=[{}])),
-        "N + (N == 1 ? ' GPU of ' : ' GPUs of ') + card + ' GB, ' + (card - rest) + ' GB of it for the states'",
+        "N + (N == 1 ? ' GPU of ' : ' GPUs of ') + card + ' GB,'",
+        "(card - rest) + ' GB of it for the states'",
         f"'stage 0: ' + {shown[0]} + ',  1: ' + {shown[1]} + ',  2: ' + {shown[2]} + ',  3: ' + {shown[3]}",
     )
     return alt.layer(lines, points, text).properties(height=320).add_params(recipe_sizes())

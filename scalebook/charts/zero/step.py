@@ -60,7 +60,7 @@ def step_chart():
         .transform_fold(names, as_=["part", "ends"]).transform_filter("datum.ends[1] > datum.ends[0]")
         .transform_calculate(start="datum.ends[0]", end="datum.ends[1]").mark_bar()
         .encode(x=x, x2="end:Q", y=y,
-                color=alt.Color("part:N", legend=alt.Legend(offset=above(4)),
+                color=alt.Color("part:N", legend=alt.Legend(offset=above(5)),
                                 scale=alt.Scale(domain=names, range=list(SENT.values()))))
     )
     labels = (
@@ -77,9 +77,10 @@ def step_chart():
     text = words(
         one,
         "ranks + ' ranks; computation (dashed) ' + format(datum.start, '.3~r') + ' s'",
-        f"'stage 3 sends ' + format({formulas.stage3_over_stage0.vega()}, '.3~r') + ' times as much as stage 0,'",
-        f"'a step of ' + format({hidden}, '.3~r') + ' s, or ' + format({apart}, '.3~r') + ' s if nothing overlaps;'",
-        f"'it can hide from ' + format(ceil({hide}), ',') + ' tokens a micro-batch on'",
+        f"'stage 3 sends ' + format({formulas.stage3_over_stage0.vega()}, '.3~r') + ' times what stage 0 sends:'",
+        f"'a step of ' + format({hidden}, '.3~r') + ' s, ' + format({apart}, '.3~r') + ' s without overlap'",
+        f"'stage 3\\'s messages hide from ' + format(ceil({hide}), ',') + ' tokens'",
+        "'of a micro-batch on'",
     )
     wire = alt.param(name="wire", expr=f"{json.dumps(links())}[link]")
     ranks = alt.param(name="ranks", expr="wire.most || N")

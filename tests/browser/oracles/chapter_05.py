@@ -66,7 +66,7 @@ def largest(card, N, recipe, rest):
     curve = [{"x": number, "y": most(stage, number), "color": f"stage {stage}"} for number in ranks for stage in STAGES]
     chosen = [{"x": N, "y": most(stage, N), "color": f"stage {stage}"} for stage in STAGES]
     listed = ",  ".join(f"{stage}: {significant(most(stage, N), 3)}B" for stage in STAGES)
-    text = f"{N} {'GPU' if N == 1 else 'GPUs'} of {card} GB, {card - rest} GB of it for the states\nstage {listed}"
+    text = f"{N} {'GPU' if N == 1 else 'GPUs'} of {card} GB,\n{card - rest} GB of it for the states\nstage {listed}"
     return {"curve": curve, "chosen": chosen, "words": [{"text": text}]}
 
 
@@ -90,10 +90,11 @@ def step(billions, N, M, T, link, reached):
         labels.append({"y": name, "text": f"{significant((gathers + reduces) * once * omega / 10**9)} GB"})
     sending = 3 * M * once
     text = (f"{ranks} ranks; computation (dashed) {significant(computing, 3)} s\n"
-            f"stage 3 sends {significant(Fraction(3 * M, 2), 3)} times as much as stage 0,\n"
-            f"a step of {significant(max(computing, sending), 3)} s, or {significant(computing + sending, 3)} s "
-            "if nothing overlaps;\n"
-            f"it can hide from {math.ceil(rho * (ranks - 1) / (ranks * omega)):,} tokens a micro-batch on")
+            f"stage 3 sends {significant(Fraction(3 * M, 2), 3)} times what stage 0 sends:\n"
+            f"a step of {significant(max(computing, sending), 3)} s, {significant(computing + sending, 3)} s "
+            "without overlap\n"
+            f"stage 3's messages hide from {math.ceil(rho * (ranks - 1) / (ranks * omega)):,} tokens\n"
+            "of a micro-batch on")
     return {"part": bars, "label": labels, "computation": [{"x": computing}], "words": [{"text": text}]}
 
 
@@ -104,13 +105,14 @@ def life(L, prefetch, reshard, gather):
                    "color": one.kind} for one in taken.operations]
     resting = [{"x": start, "x2": end, "y": L - layer + 0.35, "y2": L - layer + 0.65}
                for layer, start, end in taken.weights]
-    floor, held, most = -(L + 3) / 2, [], 0
+    floor, held, most = -(L + 3) / 2, [], {"weights": 0, "gradients": 0}
     for start, end, weights, gradients in taken.held():
-        ends = {"weights": (0, weights), "gradients": (weights, weights + gradients)}
+        ends = {"gather": (0, weights), "reduce-scatter": (weights, weights + gradients)}
         held += [{"x": start, "x2": end, "y": floor + low / 2, "y2": floor + high / 2, "color": part}
                  for part, (low, high) in ends.items() if high > low]
-        most = max(most, weights + gradients)
+        most = {"weights": max(most["weights"], weights), "gradients": max(most["gradients"], gradients)}
+    whole = [f"{number} layer{'s' + chr(39) if number > 1 else chr(39) + 's'} {what}" for what, number in most.items()]
     sent = (3 * L - 1 if reshard else 2 * L)
-    text = (f"a step of {significant(taken.end)} forwards; the processor waits {significant(taken.waiting)}\n"
-            f"{sent} layers go over the link\nat most {most} of {2 * L} weights and gradients held whole")
+    text = (f"a step of {significant(taken.end)} forwards; {sent} layers are sent\n"
+            f"the processor waits {significant(taken.waiting)}\nat most {whole[0]}\nand {whole[1]} whole")
     return {"operation": operations, "resting": resting, "held": held, "words": [{"text": text}]}
