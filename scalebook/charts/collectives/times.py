@@ -57,7 +57,7 @@ def times_chart():
         "y": alt.Y("time:Q", title="time", axis=alt.Axis(values=[1e-5, 1e-4, 1e-3, 1e-2, 1e-1],
                                                          labelExpr=seconds("datum.value")),
                    scale=alt.Scale(type="log", domain=[SHORTEST, LONGEST], nice=False)),
-        "color": alt.Color("collective:N", legend=alt.Legend(offset=above(3), columns=alt.ExprRef(
+        "color": alt.Color("collective:N", legend=alt.Legend(offset=above(4), columns=alt.ExprRef(
             "width < 400 ? 1 : 2")), scale=alt.Scale(domain=names, range=list(COLOURS.values()))),
     }
     lines = (
@@ -82,7 +82,7 @@ def times_chart():
         f"'all-reduce of ' + {binary_bytes('size')} + ' on ' + ranks + ' ranks: ' + {seconds(all_reduce)}",
         f"'algbw ' + format({algorithm} / 1e9, '.3~r') + ', busbw ' + format({bus} / 1e9, '.3~r')"
         f" + ' of ' + format(cost.omega / 1e9, '.3~r') + ' GB/s'",
-        f"'latency is half of it at ' + {binary_bytes(level)}"
-        " + (cost.joins && ranks > cost.joins ? '; but this link joins only ' + cost.joins : '')",
+        f"'latency is half of it at ' + {binary_bytes(level)}",
+        "cost.joins && ranks > cost.joins ? 'but this link joins only ' + cost.joins : ''",
     )
     return alt.layer(lines, rule, points, text).properties(height=300).add_params(costs)

@@ -61,7 +61,7 @@ def kept_chart():
                                  f" {p}[0] + {p}[1] + {p}[2] + {p}[3]]")
         .transform_flatten(["part", "start", "end"]).transform_filter("datum.end > datum.start").mark_bar()
         .encode(x=x, x2="end:Q", y=y, color=alt.Color(
-            "part:N", legend=alt.Legend(offset=above(2), columns=alt.ExprRef("width < 400 ? 1 : 2")),
+            "part:N", legend=alt.Legend(offset=above(4), columns=alt.ExprRef("width < 400 ? 1 : 2")),
             scale=alt.Scale(domain=list(PARTS), range=list(PARTS.values()))))
     )
     sums = {name: formula.vega() for name, (formula, _) in TECHNIQUES.items()}
@@ -75,7 +75,9 @@ def kept_chart():
         formulas.activations_scores, formulas.activations, formulas.activations_sequence_parallel_selective))
     text = words(
         alt.Chart(alt.Data(values=[{}])),
-        f"'5as/h = ' + format(5 * a * s / h, '.3~r') + ' beside 34: scores are ' + format({scores} / {one}, '.1%')",
-        f"'TP + SP, selective: ' + format({one} / {best}, '.3~r') + ' times less than one rank'",
+        "'5as/h = ' + format(5 * a * s / h, '.3~r') + ' beside 34:'",
+        f"'scores are ' + format({scores} / {one}, '.1%')",
+        "'TP + SP, selective:'",
+        f"format({one} / {best}, '.3~r') + ' times less than one rank'",
     )
     return alt.layer(bars, labels, text).properties(height=260).add_params(of_layer, largest)

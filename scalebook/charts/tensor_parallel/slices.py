@@ -93,7 +93,7 @@ def cut(chosen):
 
 
 def sentences():
-    """Three Vega expressions that say in words what the chosen rank holds."""
+    """Four Vega expressions that say in words what the chosen rank holds, if there is such a rank."""
     model = published.model(MODEL)
     start, width = formulas.slice_start.vega(w="datum.wide", r="rank"), formulas.slice_width.vega(w="datum.wide")
     sizes = {"G": model.kv_heads}
@@ -116,8 +116,8 @@ def sentences():
         f"rank < t ? 'rank ' + rank + ' of ' + t + ': ' + ({held}) : 'There is no rank ' + rank + ':'",
         f"rank < t ? format({parts} / 1e6, '.3~r') + ' of ' + format(datum.rows * datum.columns / 1e6, '.3~r')"
         " + ' million parameters' : 'ranks are counted from 0 to ' + (t - 1)",
-        f"{by_columns} ? 'needs all of X, makes its columns of Y: no message'"
-        " : 'needs its columns of X, makes a part of a sum: all-reduce'",
+        f"rank >= t ? '' : {by_columns} ? 'needs all of X,' : 'needs its columns of X,'",
+        f"rank >= t ? '' : {by_columns} ? 'makes its columns of Y: no message' : 'makes a part of a sum: all-reduce'",
     )
 
 
@@ -134,7 +134,7 @@ def slices_chart():
     rectangles = rectangles.mark_rect().encode(
         x=x, x2="right:Q", y=y, y2="bottom:Q",
         opacity=alt.condition("datum.mine", alt.value(1), alt.value(0.25)),
-        color=alt.Color("kind:N", legend=alt.Legend(offset=above(3), columns=alt.ExprRef("width < 400 ? 1 : 2")),
+        color=alt.Color("kind:N", legend=alt.Legend(offset=above(4), columns=alt.ExprRef("width < 400 ? 1 : 2")),
                         scale=alt.Scale(domain=list(KINDS), range=list(KINDS.values()))))
     labels = (
         chosen([row for matrix in MATRICES for row in titles(matrix)]).properties(name="title")

@@ -30,9 +30,9 @@ def times(size, ranks, link):
     text = (f"all-reduce of {binary(size)} on {ranks} ranks: {duration(now)}\n"
             f"algbw {significant(size / now / 1e9, 3)}, busbw "
             f"{significant(2 * (ranks - 1) / ranks * size / now / 1e9, 3)} of {significant(speed / 1e9, 3)} GB/s\n"
-            f"latency is half of it at {binary(balance)}")
+            f"latency is half of it at {binary(balance)}\n")
     if inside and ranks > 8:
-        text += "; but this link joins only 8"
+        text += "but this link joins only 8"
     return {"curve": [row for power in range(10, 31) for row in points(2**power)], "chosen": points(size),
             "balanced": [{"x": balance}], "words": [{"text": text}]}
 

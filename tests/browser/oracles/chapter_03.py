@@ -57,8 +57,8 @@ def kept(t, s, a, h, b):
                 end += part
         sums.append({"x": end, "y": way, "text": decimal(end)})
     whole = sum(ways["one rank"])
-    text = (f"5as/h = {significant(Fraction(5 * a * s, h), 3)} beside 34: scores are "
-            f"{percent(Fraction(scores, whole))}\nTP + SP, selective: "
+    text = (f"5as/h = {significant(Fraction(5 * a * s, h), 3)} beside 34:\nscores are "
+            f"{percent(Fraction(scores, whole))}\nTP + SP, selective:\n"
             f"{significant(whole / sum(ways['TP + SP, selective']), 3)} times less than one rank")
     return {"part": bars, "sum": sums, "words": [{"text": text}]}
 
@@ -110,8 +110,11 @@ def slices(matrix, t, rank):
                 f"{significant(rows * columns / 1e6, 3)} million parameters\n")
     else:
         text = f"There is no rank {rank}:\nranks are counted from 0 to {t - 1}\n"
-    text += ("needs all of X, makes its columns of Y: no message" if by_columns
-             else "needs its columns of X, makes a part of a sum: all-reduce")
+    if mine:
+        text += ("needs all of X,\nmakes its columns of Y: no message" if by_columns
+                 else "needs its columns of X,\nmakes a part of a sum: all-reduce")
+    else:
+        text += "\n"
     return {"slice": drawn, "title": titles, "words": [{"text": text}],
             "sign": [{"x": 30, "y": 50, "text": "×"}, {"x": 82, "y": 50, "text": "="}]}
 
