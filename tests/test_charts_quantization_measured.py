@@ -35,14 +35,15 @@ def test_a_row_stands_at_its_bytes_and_beside_roundings_loss():
 
 @settings(deadline=None, max_examples=100)
 @given(base=st.floats(2, 50), scale=st.floats(0, 20))
-def test_every_point_lies_in_the_frame(base, scale):
+def test_every_point_lies_in_the_frame_or_above_the_highest_perplexity_drawn(base, scale):
     found = table(base, scale)
     rows = measured.measured_rows(found)
     whole = {"MB": measured.megabytes(WEIGHTS, 16), "perplexity": base}
     (least_mb, most_mb), (least, most) = measured.frame(rows, whole)
     for row in [*rows, whole]:
         assert least_mb < row["MB"] < most_mb
-        assert 0 < least < row["perplexity"] < most
+        assert 0 < least < row["perplexity"]
+        assert row["perplexity"] < most or (row["perplexity"] >= most == measured.HIGHEST)
 
 
 def test_the_chart_draws_in_vega():
@@ -52,3 +53,14 @@ def test_the_chart_draws_in_vega():
     assert "AWQ, 4 bits, a group a row" in svg
     assert "perplexity 14.05, unquantized 11.5" in svg  # 11.5 exp(0.2)
     assert "loses 0.200 nats, rounding 0.400" in svg
+
+
+def test_a_perplexity_above_the_highest_drawn_is_written_exactly_and_does_not_stretch_the_axis():
+    found = table(scale=10)
+    chart = spec.rounded(measured_chart(found).to_dict())
+    signals = [{"name": name, "value": value} for name, value in (("method", "rtn"), ("bits", 2), ("size", 0))]
+    svg = vl_convert.vegalite_to_svg(chart | {"params": signals}, vl_version=spec.VEGALITE)
+    assert "perplexity 34280, unquantized 11.5" in svg  # 11.5 exp(8) = 34281
+    assert "loses 8.000 nats" in svg
+    _, (_, most) = measured.frame(measured.measured_rows(found), {"MB": 269, "perplexity": 11.5})
+    assert most == 1000

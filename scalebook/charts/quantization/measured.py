@@ -7,7 +7,8 @@ from scalebook.colours import AWQ, FULL_PRECISION, GPTQ, RTN
 from scalebook.formulas import quantization as formulas
 
 METHODS = {"rtn": ("rounding to nearest", RTN), "gptq": ("GPTQ", GPTQ), "awq": ("AWQ", AWQ)}
-TICKS = [digit * 10**power for power in range(7) for digit in (1, 2, 5)]  # of the axis of perplexity
+HIGHEST = 1000  # perplexity: what is above stands at the edge, as a triangle
+TICKS = [*(digit * 10**power for power in range(3) for digit in (1, 2, 5)), HIGHEST]  # of the axis of perplexity
 ROW = 0  # a group size that stands for a whole row, as a page carries no None
 
 
@@ -37,14 +38,17 @@ def measured_rows(table):
 
 
 def frame(rows, base):
-    """The domains of bytes and of perplexity that hold every point, whole and round."""
+    """The domains of bytes and of perplexity that hold every point up to `HIGHEST`, whole and round."""
     largest = math.log10(max(row["perplexity"] for row in rows))
+    most = HIGHEST if largest >= math.log10(HIGHEST) else round(10 ** (largest + 0.1), 1 - math.floor(largest))
     return ([10 * math.floor(min(row["MB"] for row in rows) / 10 - 0.5), 10 * math.ceil(base["MB"] / 10 + 0.5)],
-            [math.floor(0.9 * base["perplexity"]), round(10 ** (largest + 0.1), 1 - math.floor(largest))])
+            [math.floor(0.9 * base["perplexity"]), min(most, HIGHEST)])
 
 
 def measured_chart(table):
     """Perplexity against megabytes, every measurement a dot; signals method, bits, size (0: a row).
+
+    A perplexity above `HIGHEST` is drawn as a triangle at the upper edge.
 
     `table` is `scalebook.data.load("quantization")`.
     """
@@ -57,20 +61,23 @@ def measured_chart(table):
     encoding = {
         "x": alt.X("MB:Q", title="megabytes", axis=alt.Axis(tickCount=6),
                    scale=alt.Scale(domain=bytes_domain, nice=False)),
-        "y": alt.Y("perplexity:Q", title="perplexity", axis=alt.Axis(format="~s", values=TICKS),
+        "y": alt.Y("drawn:Q", title="perplexity", axis=alt.Axis(format="~s", values=TICKS),
                    scale=alt.Scale(type="log", domain=perplexity_domain, nice=False)),
-        "color": alt.Color("name:N", legend=alt.Legend(offset=above(3)), scale=alt.Scale(
+        "color": alt.Color("name:N", legend=alt.Legend(offset=above(4)), scale=alt.Scale(
             domain=names, range=[colour for _, colour in METHODS.values()])),
     }
-    measured = alt.Chart(alt.Data(values=rows))
-    dots = measured.properties(name="dot").mark_point(filled=True, size=26, opacity=0.75).encode(**encoding)
+    shape = alt.condition(f"datum.perplexity > {HIGHEST}", alt.value("triangle-up"), alt.value("circle"))
+    shaped = encoding | {"shape": shape}
+    drawn = f"min(datum.perplexity, {HIGHEST})"
+    measured = alt.Chart(alt.Data(values=rows)).transform_calculate(drawn=drawn)
+    dots = measured.properties(name="dot").mark_point(filled=True, size=26, opacity=0.75).encode(**shaped)
     line = (
         measured.properties(name="same").transform_filter("datum.method == method && datum.size == size")
         .mark_line(strokeWidth=1.5).encode(**encoding, order="bits:Q")
     )
     chosen = measured.transform_filter("datum.method == method && datum.size == size && datum.bits == bits")
-    point = chosen.properties(name="chosen").mark_point(filled=True, size=170, opacity=1).encode(**encoding)
-    whole = alt.Chart(alt.Data(values=[base]))
+    point = chosen.properties(name="chosen").mark_point(filled=True, size=170, opacity=1).encode(**shaped)
+    whole = alt.Chart(alt.Data(values=[base])).transform_calculate(drawn=drawn)
     level = whole.properties(name="unquantized").mark_rule(
         color=FULL_PRECISION, strokeDash=[6, 4], strokeWidth=1.5).encode(y=encoding["y"])
     sixteen = whole.properties(name="sixteen").mark_point(
@@ -81,5 +88,6 @@ def measured_chart(table):
         f"'perplexity ' + format(datum.perplexity, '.4~r') + ', unquantized {base['perplexity']:.4g}'",
         "format(datum.MB, '.4~r') + ' MB, loses ' + format(datum.loss, '.3f') + ' nats'"
         " + (datum.method == 'rtn' ? '' : ', rounding ' + format(datum.rounding, '.3f'))",
+        f"'triangles at the edge: above {HIGHEST:,}'",
     )
     return alt.layer(level, sixteen, line, dots, point, text).properties(height=300)

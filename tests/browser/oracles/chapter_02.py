@@ -123,17 +123,20 @@ def measured(method, bits, size):
     for row in table["rows"]:
         if row["variant"] is None:
             total = weights["linear"] * row["bits_per_weight"] / 8 + 2 * (weights["embedding"] + weights["norms"])
-            place = {"x": total / 1e6, "y": row["perplexity"], "color": names[row["method"]]}
-            found[row["method"], row["bits"], row["group_size"] or 0] = (place, row["loss"])
-    place, loss = found[method, bits, size]
+            place = {"x": total / 1e6, "y": min(row["perplexity"], 1000), "color": names[row["method"]],
+                     "shape": "triangle-up" if row["perplexity"] > 1000 else "circle"}
+            found[row["method"], row["bits"], row["group_size"] or 0] = (place, row["loss"], row["perplexity"])
+    place, loss, perplexity = found[method, bits, size]
     text = (f"{names[method]}, {bits} bits, {f'groups of {size}' if size else 'a group a row'}\n"
-            f"perplexity {significant(place['y'])}, unquantized {base:.4g}\n"
+            f"perplexity {significant(perplexity)}, unquantized {base:.4g}\n"
             f"{significant(place['x'])} MB, loses {loss:.3f} nats".replace("-", "−"))
     if method != "rtn":
         text += f", rounding {found['rtn', bits, size][1]:.3f}".replace("-", "−")
-    return {"dot": [row for row, _ in found.values()], "chosen": [place], "words": [{"text": text}],
-            "same": [row for (one, _, group), (row, _) in found.items() if (one, group) == (method, size)],
-            "unquantized": [{"y": base}], "sixteen": [{"x": 2 * sum(weights.values()) / 1e6, "y": base}]}
+    text += "\ntriangles at the edge: above 1,000"
+    line = [{channel: row[channel] for channel in ("x", "y", "color")}
+            for (one, _, group), (row, *_) in found.items() if (one, group) == (method, size)]
+    return {"dot": [row for row, *_ in found.values()], "chosen": [place], "words": [{"text": text}],
+            "same": line, "unquantized": [{"y": base}], "sixteen": [{"x": 2 * sum(weights.values()) / 1e6, "y": base}]}
 
 
 def model_bytes(shape, bits, size):
