@@ -185,9 +185,9 @@ def weight_counts(model):
 def recompute(bench, windows=2):
     """Measure a part again, in under a minute: a list of (what, now, stored, allowed relative difference).
 
-    The part is the loss of the first `windows` windows, unquantized and rounded to 4 bits in groups of 64, and the errors of the
-    first block's stages by all three methods. GPTQ is allowed more: where a weight lies midway between two codes, the
-    last digit of a sum decides, and all later columns follow.
+    The part is the loss of the first `windows` windows, unquantized and rounded to 4 bits in groups of 64, and the
+    errors of the first block's stages by all three methods. GPTQ is allowed more: where a weight lies midway between
+    two codes, the last digit of a sum decides, and all later columns follow.
     """
     stored, test_NS = load(NAME), bench.test_NS[:windows]
     rounded = next(row for row in stored["rows"] if (row["method"], row["bits"], row["group_size"]) == ("rtn", 4, 64))

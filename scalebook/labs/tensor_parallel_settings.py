@@ -89,7 +89,8 @@ class Pass:
         if self.input_gradient is not None:
             pairs["input"] = self.input_gradient, other.input_gradient
         if self.gradients.keys() != other.gradients.keys():
-            raise ValueError(f"gradients of {sorted(self.gradients.keys() ^ other.gradients.keys())} are on one side only")
+            missing = sorted(self.gradients.keys() ^ other.gradients.keys())
+            raise ValueError(f"gradients of {missing} are on one side only")
         pairs |= {name: (gradient, other.gradients[name]) for name, gradient in self.gradients.items()}
         return {name: (one - two).abs().max().item() for name, (one, two) in pairs.items()}
 
