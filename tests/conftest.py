@@ -1,8 +1,18 @@
-"""What all tests share: a measurement that was taken more than once is told of, whether its test passed or not."""
+"""What all tests share.
+
+A measurement that was taken more than once is told of, whether its test passed or not. Hypothesis draws the same
+examples in every run, so that a check that passed passes again; `make test-all` draws others.
+"""
+
+import os
 
 import pytest
+from hypothesis import settings
 
 AGAIN = "measured again"
+settings.register_profile("the same every time", derandomize=True)
+settings.register_profile("others every time", derandomize=False)
+settings.load_profile("others every time" if os.environ.get("SCALEBOOK_OTHER_EXAMPLES") else "the same every time")
 
 
 @pytest.fixture

@@ -102,6 +102,8 @@ def main():
     parser.add_argument("--slow", action="store_true", help="also what takes long")
     parser.add_argument("only", nargs="*", help="the stages to run (default: all)")
     options = parser.parse_args()
+    if options.slow:
+        os.environ["SCALEBOOK_OTHER_EXAMPLES"] = "1"  # see tests/conftest.py
     all_stages = stages(options.slow)
     unknown = set(options.only) - set(all_stages)
     if unknown:
