@@ -26,15 +26,19 @@ BOXES = """() => Object.fromEntries([...document.querySelectorAll("figure.explor
 }))"""
 DRAWN = "() => [...document.querySelectorAll('figure.explorer')].every((f) => f.dataset.state === 'ready')"
 INK = "(figure) => getComputedStyle(figure.querySelector('.explorer-view')).color"
-# The colours of the words that Vega wrote on the axes.
+# The colours of the words that Vega wrote on the axes and, in a picture that has none, beside its legend's marks.
 AXIS_INKS = """(figure) => {
-  const found = new Set();
-  const walk = (group) => group.items.forEach((mark) => {
-    if (mark.role === "axis-label" || mark.role === "axis-title") mark.items.forEach((item) => found.add(item.fill));
-    if (mark.marktype === "group") mark.items.forEach(walk);
-  });
-  figure.explorer.view.scenegraph().root.items.forEach(walk);
-  return [...found];
+  const inks = (roles) => {
+    const found = new Set();
+    const walk = (group) => group.items.forEach((mark) => {
+      if (roles.includes(mark.role)) mark.items.forEach((item) => found.add(item.fill));
+      if (mark.marktype === "group") mark.items.forEach(walk);
+    });
+    figure.explorer.view.scenegraph().root.items.forEach(walk);
+    return [...found];
+  };
+  const onAxes = inks(["axis-label", "axis-title"]);
+  return onAxes.length ? onAxes : inks(["legend-label"]);
 }"""
 OVERFLOW = """() => [...document.querySelectorAll('figure.explorer')].flatMap((figure) => {
   const outer = figure.parentElement.getBoundingClientRect();

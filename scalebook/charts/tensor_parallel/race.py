@@ -71,7 +71,8 @@ def race_chart():
     )
     rule = (
         alt.Chart(alt.Data(values=[{}]), name="balanced").transform_calculate(t=balance)
-        .transform_filter(f"datum.t <= {RANKS[-1]}").mark_rule(strokeDash=[6, 4], strokeWidth=1.5).encode(x="t:Q")
+        .transform_filter(f"datum.t <= {RANKS[-1]}")  # often nothing is left: an empty group says nothing
+        .mark_rule(strokeDash=[6, 4], strokeWidth=1.5, aria=False).encode(x="t:Q")
     )
     text = words(
         chosen,

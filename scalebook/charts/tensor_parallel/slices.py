@@ -57,7 +57,7 @@ def titles(matrix):
     """What stands above the three panels."""
     rows, columns = shape_of(matrix)
     names = {"X": ("one-hot" if matrix == "embedding" else "X") + f": s × {rows:,}",
-             "W": ("Q, K, V: " if matrix == "QKV" else "") + f"{rows:,} × {columns:,}",
+             "W": ("Q, K, V" if matrix == "QKV" else matrix) + f": {rows:,} × {columns:,}",
              "Y": f"Y: s × {columns:,}"}
     return [{"matrix": matrix, "text": text, "x": sum(PLACES[panel][:2]) / 2, "y": PLACES[panel][2]}
             for panel, text in names.items()]

@@ -101,7 +101,7 @@ def slices(matrix, t, rank):
                 place = {"x": left + low * (right - left), "x2": left + high * (right - left), "y": top, "y2": bottom}
             drawn.append(place | {"color": kind, "opacity": 1 if rank in ranks else 0.25})
     names = {"X": f"{'one-hot' if matrix == 'embedding' else 'X'}: s × {rows:,}",
-             "W": f"{'Q, K, V: ' if matrix == 'QKV' else ''}{rows:,} × {columns:,}", "Y": f"Y: s × {columns:,}"}
+             "W": f"{'Q, K, V' if matrix == 'QKV' else matrix}: {rows:,} × {columns:,}", "Y": f"Y: s × {columns:,}"}
     titles = [{"x": sum(BOXES[panel][:2]) / 2, "y": BOXES[panel][2], "text": text} for panel, text in names.items()]
     mine = [(first, end) for first, end, ranks in owners(matrix, t) if rank in ranks]
     if mine:
