@@ -17,7 +17,7 @@ HEAVY = ["torch", "altair", "matplotlib", "ipywidgets", "IPython", "nbformat"]
 SECONDS = 0.5
 
 # The layers, lowest first. A module imports from its own layer's part and from lower layers, never from a higher one.
-COMMON = {"colours", "lazy", "vega"}
+COMMON = {"checks", "colours", "lazy", "vega"}
 LOWEST = {"formulas", "published"}
 SHARED = {"explorer", "ranks", "exercises", "texts", "data"}
 SUBJECTS = {"collectives", "moe", "quantization", "tensor_parallel", "pipeline", "zero", "mesh", "planner"}

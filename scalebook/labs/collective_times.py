@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from scalebook import collectives, ranks
+from scalebook.checks import whole
 from scalebook.formulas.collectives import sent_all_reduce, steps_all_reduce, time_all_reduce
 from scalebook.labs.collectives import check_size
 
@@ -129,8 +130,7 @@ def measure(size=4, *, sizes=SIZES, repeats=12, timeout=60):
     for nbytes in sizes:
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 4 or nbytes % 4:
             raise ValueError(f"sizes = {sizes} is not allowed; every size must be a multiple of 4 bytes, above 0")
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise ValueError(f"repeats = {repeats!r} is not allowed; repeats must be a whole number, at least 1")
+    whole("repeats", repeats)
     results = ranks.launch(time_rank, size, tuple(sizes), repeats, timeout=timeout)
     return None if results is None else {way: slowest(size, sizes, [each[way] for each in results]) for way in WAYS}
 

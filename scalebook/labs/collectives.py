@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from scalebook import collectives, ranks
+from scalebook.checks import whole
 
 COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "broadcast", "scatter", "gather", "all-to-all",
                "send to the next")
@@ -202,8 +203,7 @@ def apply(rank, world_size, collective, data):
 
 def check_size(size):
     """ValueError unless it is a number of ranks."""
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ValueError(f"size = {size!r} is not allowed; size must be a whole number, at least 1")
+    whole("size", size)
 
 
 def all_of_rank(rank, world_size):

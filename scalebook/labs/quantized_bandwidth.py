@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from scalebook.checks import whole
+
 DTYPES = {32: torch.float32, 16: torch.float16, 8: torch.int8}
 
 
@@ -41,21 +43,20 @@ def time_products(bits=(32, 16, 8), rows=8192, columns=8192, rounds=9):
     [32, 16, 8]
     """
     for name, value in (("rows", rows), ("columns", columns), ("rounds", rounds)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} = {value!r} is not allowed; {name} must be a whole number, at least 1")
+        whole(name, value)
     for size in bits:
         if size not in DTYPES:
             raise ValueError(f"bits = {size!r} is not allowed; it must be one of {tuple(DTYPES)}")
     generator = torch.Generator().manual_seed(0)
-    whole = torch.randint(-100, 100, (rows, columns), dtype=torch.int8, generator=generator)
-    operands = {size: (whole.to(DTYPES[size]), torch.eye(columns, 1).flatten().to(DTYPES[size])) for size in bits}
+    drawn = torch.randint(-100, 100, (rows, columns), dtype=torch.int8, generator=generator)
+    operands = {size: (drawn.to(DTYPES[size]), torch.eye(columns, 1).flatten().to(DTYPES[size])) for size in bits}
     seconds = {size: [] for size in bits}
     for turn in range(rounds + 1):  # the first warms up
         for size, (matrix, vector) in operands.items():
             start = time.perf_counter()
             product = torch.mv(matrix, vector)
             seconds[size] += [time.perf_counter() - start] if turn else []
-            if not torch.equal(product.to(torch.int8), whole[:, 0]):
+            if not torch.equal(product.to(torch.int8), drawn[:, 0]):
                 raise ArithmeticError(f"torch.mv at {size} bits gave a wrong product")
     return [Reading(size, rows * columns, min(seconds[size])) for size in bits]
 

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from scalebook.checks import whole
 from scalebook.labs.saved_tensors import SavedTensors
 
 RATE = 0.1  # of dropout
@@ -235,8 +236,7 @@ def saved_activations(variant="one-byte masks", *, batch=2, positions=64, width=
 def check_sizes(batch, positions, width, heads):
     """ValueError unless all are counts, and the width is a multiple of the heads."""
     for name, value in (("batch", batch), ("positions", positions), ("width", width), ("heads", heads)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} = {value!r} is not allowed; {name} must be a whole number, at least 1")
+        whole(name, value)
     if width % heads:
         raise ValueError(f"width = {width} is not allowed; it must be a multiple of heads = {heads}")
 

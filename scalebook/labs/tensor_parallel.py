@@ -16,9 +16,9 @@ import torch
 
 from scalebook import ranks
 from scalebook import tensor_parallel as tp
+from scalebook.checks import whole
 from scalebook.formulas import tensor_parallel as formulas
 from scalebook.labs.tensor_parallel_settings import Pass, Setting, build_part, single_process
-from scalebook.tensor_parallel.shapes import whole
 
 TOLERANCE = 1e-10  # of float64: what may remain of rounding
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from scalebook import tensor_parallel as tp
+from scalebook.checks import whole
 from scalebook.labs.tensor_parallel_settings import Setting, build_part
 from scalebook.tensor_parallel.communication import all_gather, all_reduce
-from scalebook.tensor_parallel.shapes import whole
 
 DROPPED = 0.5  # the rate of dropout
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from scalebook import tensor_parallel as tp
+from scalebook.checks import whole
 from scalebook.tensor_parallel.reference import Attention
-from scalebook.tensor_parallel.shapes import whole
 
 PARTS = ("attention", "mlp", "block", "model")
 

@@ -19,8 +19,8 @@ from torch import nn
 
 from scalebook import ranks
 from scalebook import tensor_parallel as tp
+from scalebook.checks import whole
 from scalebook.labs.tensor_parallel_settings import Setting, single_process
-from scalebook.tensor_parallel.shapes import whole
 
 TOLERANCE = 1e-10
 PLANS = ("each product by itself", "one entry for q, k, v", "sequence parallelism")

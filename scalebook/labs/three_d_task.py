@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import torch
 
 from scalebook import tensor_parallel as tp
+from scalebook.checks import whole
 from scalebook.formulas import pipeline as pipeline_formulas
 from scalebook.formulas import tensor_parallel as formulas
 from scalebook.formulas.zero import Recipe
@@ -190,9 +191,7 @@ def check(task):
     if not isinstance(task, Task) or not isinstance(task.grid, RankGrid):
         raise ValueError(f"task = {task!r} is not allowed; it must be a Task whose grid is a RankGrid")
     for name in ("steps", "microbatches", "samples", "positions"):
-        value = getattr(task, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} = {value!r} is not allowed; {name} must be a whole number, at least 1")
+        whole(name, getattr(task, name))
     for axis in ("cp", "ep"):
         if getattr(task.grid, axis) != 1:
             raise ValueError(f"{axis} = {getattr(task.grid, axis)} is not allowed; the lab has tp, dp and pp only")

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from scalebook.checks import whole
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -25,8 +27,7 @@ class Shape:
     def __post_init__(self):
         """Raise ValueError for a size that is not allowed."""
         for name, value in vars(self).items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} = {value!r} is not allowed; {name} must be a whole number, at least 1")
+            whole(name, value)
         if self.width % self.heads:
             raise ValueError(f"width = {self.width} is not allowed; it must be a multiple of heads = {self.heads}")
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 import torch
 
 from scalebook import ranks
+from scalebook.checks import whole
 from scalebook.formulas.zero import Recipe
 from scalebook.labs.tiny_transformer import Shape, build, make_batch
 from scalebook.zero import communication_bytes, model_state_bytes
@@ -150,9 +151,7 @@ class Run:
 def check(task, size):
     """Raise ValueError for a task that cannot be run on `size` ranks."""
     for name in ("steps", "microbatches", "batch"):
-        value = getattr(task, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} = {value!r} is not allowed; {name} must be a whole number, at least 1")
+        whole(name, getattr(task, name))
     if task.dtype not in MASTER:
         raise ValueError(f"dtype = {task.dtype!r} is not allowed; it must be one of {', '.join(map(str, MASTER))}")
     communication_bytes(1, size, task.stage, 1, task.recipe, task.release_after_forward)  # checks what it takes

@@ -10,6 +10,8 @@ from fractions import Fraction
 
 import torch
 
+from scalebook.checks import whole
+
 PRIORITIES = ("choice", "token")
 
 
@@ -122,8 +124,7 @@ def check_choices(experts_TK, weights_TK, experts, capacity, priority):
     if experts_TK.dim() != 2 or experts_TK.shape[1] < 1 or experts_TK.shape != weights_TK.shape:
         raise ValueError(f"experts_TK has shape {tuple(experts_TK.shape)} and weights_TK {tuple(weights_TK.shape)}; "
                          f"both must be (tokens, k), k at least 1")
-    if isinstance(experts, bool) or not isinstance(experts, int) or experts < 1:
-        raise ValueError(f"experts = {experts!r} is not allowed; experts must be a whole number, at least 1")
+    whole("experts", experts)
     if ((experts_TK < -1) | (experts_TK >= experts)).any():
         raise ValueError(f"experts_TK holds {int(experts_TK.min())} to {int(experts_TK.max())}; an index must be from "
                          f"0 to {experts - 1}, or -1 for padding")

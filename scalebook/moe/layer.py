@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import linear, silu
 
+from scalebook.checks import whole
 from scalebook.moe.dispatching import capacity, dispatch
 from scalebook.moe.routing import check_mask, route_top_k
 
@@ -127,7 +128,6 @@ def check_sizes(d_model, d_ff_expert, n_experts, top_k, n_shared):
     """ValueError for sizes that no layer can have."""
     sizes = {"d_model": d_model, "d_ff_expert": d_ff_expert, "n_experts": n_experts, "top_k": top_k}
     for name, value, least in [*((name, value, 1) for name, value in sizes.items()), ("n_shared", n_shared, 0)]:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} = {value!r} is not allowed; {name} must be a whole number, at least {least}")
+        whole(name, value, least)
     if top_k > n_experts:
         raise ValueError(f"top_k = {top_k} is not allowed; top_k must be at most the {n_experts} experts")

@@ -9,6 +9,8 @@ import types
 
 import torch
 
+from scalebook.checks import whole
+
 
 def check_function(fn):
     """Raise ValueError unless another process can find `fn` by its module and name."""
@@ -35,8 +37,7 @@ def check_function(fn):
 
 def check_world_size(world_size):
     """Raise ValueError unless `world_size` is a number of ranks."""
-    if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
-        raise ValueError(f"world_size = {world_size!r} is not allowed; world_size must be a whole number, at least 1")
+    whole("world_size", world_size)
 
 
 def check_timeout(timeout):

@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from scalebook.checks import whole
+
 # Kind of each operation, and the position of the tensors that this rank hands over: (kind, position).
 OPERATIONS = {
     "c10d": {
@@ -98,8 +100,7 @@ class Traffic:
         >>> Traffic(Counter(all_reduce=1), Counter(all_reduce=400)).ring_bytes(4)
         {'all_reduce': 600}
         """
-        if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-            raise ValueError(f"ranks = {ranks!r} is not allowed; ranks must be a whole number, at least 1")
+        whole("ranks", ranks)
         sent = {kind: self.bytes[kind] - self.kept[kind] for kind in ("send", "all_to_all") if kind in self.bytes}
         for kind, (factor, shared) in RING.items():
             if kind in self.bytes:

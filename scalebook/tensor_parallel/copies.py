@@ -13,8 +13,9 @@ Ranks with the same place hold copies of the same thing, and there are `places` 
 import torch
 from torch import nn
 
+from scalebook.checks import whole
+
 from .communication import all_reduce, check_region, ranks_in
-from .shapes import whole
 
 
 class ParallelLayerNorm(nn.LayerNorm):

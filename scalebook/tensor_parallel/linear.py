@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from scalebook.checks import whole
+
 from .communication import all_gather, check_region, reduce_scatter
-from .shapes import multiple, whole
+from .shapes import multiple
 
 
 class ColumnParallelLinear(nn.Linear):

@@ -9,8 +9,10 @@ import contextlib
 
 import torch
 
+from scalebook.checks import whole
+
 from .communication import checked
-from .shapes import probability, whole
+from .shapes import probability
 
 
 class RandomStreams:

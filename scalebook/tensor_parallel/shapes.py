@@ -3,6 +3,8 @@
 import numbers
 from dataclasses import dataclass
 
+from scalebook.checks import whole
+
 ACTIVATIONS = ("gelu", "swiglu")
 
 
@@ -77,12 +79,6 @@ def check_shape(shape, ranks):
     if not isinstance(shape, Shape):
         raise ValueError(f"shape = {shape!r} is not allowed; it must be a Shape")
     shape.check(ranks)
-
-
-def whole(name, value, least=1):
-    """Raise ValueError unless the value is a whole number that is large enough."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} = {value!r} is not allowed; {name} must be a whole number, at least {least}")
 
 
 def multiple(name, value, of, other=None):

@@ -10,8 +10,10 @@ V vocabulary; a small letter is one rank's part.
 
 import torch
 
+from scalebook.checks import whole
+
 from .communication import described
-from .shapes import check_shape, multiple, whole
+from .shapes import check_shape, multiple
 
 
 def shard_columns(weight_FD, rank, ranks):

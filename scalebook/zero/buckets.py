@@ -7,6 +7,8 @@ rank's shard (P = N S with N ranks).
 
 import torch
 
+from scalebook.checks import whole
+
 
 class Bucket:
     """Parameters that are sharded and sent together.
@@ -70,8 +72,7 @@ def buckets_of(model, elements, ranks):
     >>> [bucket.elements for bucket in buckets_of(torch.nn.Linear(10, 5), elements=5, ranks=2)]
     [5, 50]
     """
-    if isinstance(elements, bool) or not isinstance(elements, int) or elements < 1:
-        raise ValueError(f"elements = {elements!r} is not allowed; elements must be a whole number, at least 1")
+    whole("elements", elements)
     buckets, waiting = [], []
     for parameter in reversed(list(model.parameters())):
         waiting.append(parameter)
@@ -111,8 +112,7 @@ def units_of(layers, ranks):
 
 
 def _check(parameters, ranks):
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-        raise ValueError(f"ranks = {ranks!r} is not allowed; ranks must be a whole number, at least 1")
+    whole("ranks", ranks)
     if not parameters:
         raise ValueError("parameters = [] is not allowed; a bucket needs at least one parameter")
     fixed = [tuple(p.shape) for p in parameters if not p.requires_grad]

@@ -3,6 +3,7 @@
 The equations are in `scalebook.formulas.zero`; these functions take the stage as a number and the recipe by its name.
 """
 
+from scalebook.checks import whole
 from scalebook.formulas import zero as formulas
 
 STAGES = (0, 1, 2, 3)
@@ -74,8 +75,7 @@ def _check(stage, **counts):
     if isinstance(stage, bool) or not isinstance(stage, int) or stage not in STAGES:
         raise ValueError(f"stage = {stage!r} is not allowed; stage must be 0, 1, 2 or 3")
     for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} = {value!r} is not allowed; {name} must be a whole number, at least 1")
+        whole(name, value)
 
 
 def _recipe(recipe):
