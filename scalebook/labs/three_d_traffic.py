@@ -3,7 +3,6 @@
 import contextlib
 
 import torch
-import torch._dynamo  # PyTorch imports it when a mode is first used: once, before the ranks are forked, not in each
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -21,7 +21,8 @@ from .server import fork_rank
 
 GRACE_S = 0.2  # how long the parent looks for an earlier failure after it has seen one
 CAUSE_S = 5  # and how long for the death of a rank, when others say that they have lost one
-PRELOADED = ("torch", "torch.distributed", "scalebook.ranks", "scalebook.ranks.child")
+# `count` makes PyTorch import torch._dynamo: a second, once in the server and not in each rank of each run.
+PRELOADED = ("torch", "torch.distributed", "torch._dynamo", "scalebook.ranks", "scalebook.ranks.child")
 
 
 def run(fn, world_size, *args, timeout=60, backend=None):
