@@ -64,6 +64,16 @@ def significant(value, digits=4):
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def duration(value):
+    """Write seconds with three digits in the unit that suits them.
+
+    >>> duration(5.17e-5), duration(0.0182), duration(2)
+    ('51.7 µs', '18.2 ms', '2 s')
+    """
+    size, name = (1e-6, "µs") if value < 1e-3 else (1e-3, "ms") if value < 1 else (1, "s")
+    return f"{significant(value / size, 3)} {name}"
+
+
 # A module speaks of the chapter of its number, once that is there.
 for _module in pkgutil.iter_modules(__path__):
     if list(CHAPTERS.glob(f"{_module.name.removeprefix('chapter_')}_*.ipynb")):

@@ -3,7 +3,7 @@
 import math
 
 from scalebook import published
-from tests.browser.oracles import oracle, significant
+from tests.browser.oracles import duration, oracle, significant
 
 STEP = {"NVLink": 3.4e-6, "network": 14e-6}  # seconds, NCCL's Simple protocol
 
@@ -40,8 +40,3 @@ def times(size, ranks, link):
 def binary(number):
     unit = next(power for power in (1, 2, 3) if power == 3 or number < 1024**(power + 1))
     return f"{significant(number / 1024**unit, 3)} {('KiB', 'MiB', 'GiB')[unit - 1]}"
-
-
-def duration(value):
-    size, name = (1e-6, "µs") if value < 1e-3 else (1e-3, "ms") if value < 1 else (1, "s")
-    return f"{significant(value / size, 3)} {name}"

@@ -3,12 +3,7 @@
 from fractions import Fraction
 
 from scalebook import published
-from tests.browser.oracles import oracle, percent, significant
-
-
-def duration(value):
-    size, name = (1e-6, "µs") if value < 1e-3 else (1e-3, "ms") if value < 1 else (1, "s")
-    return f"{significant(value / size, 3)} {name}"
+from tests.browser.oracles import duration, oracle, percent, significant
 
 
 def decimal(number):
