@@ -9,7 +9,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1] / "scalebook"
 WITHOUT_TORCH = ["scalebook.formulas", "scalebook.formulas.pipeline", "scalebook.formulas.moe",
-                 "scalebook.formulas.quantization", "scalebook.published", "scalebook.pipeline", "scalebook.moe",
+                 "scalebook.formulas.quantization", "scalebook.formulas.collectives",
+                 "scalebook.formulas.tensor_parallel", "scalebook.formulas.zero", "scalebook.tensor_parallel",
+                 "scalebook.zero", "scalebook.mesh", "scalebook.planner", "scalebook.published",
+                 "scalebook.pipeline", "scalebook.moe",
                  "scalebook.quantization", "scalebook.quantization.llama_cpp", "scalebook.texts",
                  "scalebook.explorer", "scalebook.exercises", "scalebook.book.listings", "scalebook.book.execute",
                  "scalebook.book.notebooks"]
