@@ -9,7 +9,6 @@ Run it with `python -m scalebook.labs.collective_times --ranks 4`, or let PyTorc
 `torchrun --nproc-per-node 4 -m scalebook.labs.collective_times --ranks 4`.
 """
 
-import argparse
 import statistics
 import time
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import torch.distributed as dist
 from scalebook import collectives, ranks
 from scalebook.checks import whole
 from scalebook.formulas.collectives import sent_all_reduce, steps_all_reduce, time_all_reduce
+from scalebook.labs import command
 from scalebook.labs.collectives import check_size
 
 SIZES = tuple(4**k for k in range(5, 13))  # bytes: 1 KiB to 16 MiB
@@ -143,18 +143,14 @@ def slowest(size, sizes, times):
 
 def main():
     """Measure from the command line; print each time beside the fitted one."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser_of(__doc__)
     parser.add_argument("--ranks", type=int, default=4, help="processes, at least 2 (default: 4)")
     parser.add_argument("--repeats", type=int, default=12, help="times at each size (default: 12)")
     given = parser.parse_args()
-    try:
+    with command.errors_in_words(parser):
         if given.ranks == 1:
             raise ValueError("size = 1 is not allowed; size must be at least 2: one rank sends nothing")
         found = measure(given.ranks, repeats=given.repeats)
-    except ValueError as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
     for way, times in (found or {}).items():
         fit = times.fit()
         print(f"{way}, {given.ranks} ranks: alpha {fit.alpha * 1e6:.0f} us a step, omega {fit.omega / 1e9:.2f} GB/s")

@@ -9,7 +9,6 @@ Run it with `python -m scalebook.labs.collectives --ranks 4`, or let PyTorch sta
 `torchrun --nproc-per-node 4 -m scalebook.labs.collectives --ranks 4`.
 """
 
-import argparse
 import functools
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ import torch.distributed as dist
 
 from scalebook import collectives, ranks
 from scalebook.checks import whole
+from scalebook.labs import command
 
 COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "broadcast", "scatter", "gather", "all-to-all",
                "send to the next")
@@ -213,16 +213,12 @@ def all_of_rank(rank, world_size):
 
 def main():
     """Print what each collective did, whether NumPy agrees, and the ring after each step."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser_of(__doc__)
     parser.add_argument("--ranks", type=int, default=4, help="processes (default: 4)")
     size = parser.parse_args().ranks
-    try:
+    with command.errors_in_words(parser):
         check_size(size)
         results = ranks.launch(all_of_rank, size)
-    except ValueError as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
     if results is None:
         return
     moves, steps = zip(*results, strict=True)

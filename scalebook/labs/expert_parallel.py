@@ -8,7 +8,6 @@ Run it with `python -m scalebook.labs.expert_parallel --ranks 4`, or let PyTorch
 `torchrun --nproc-per-node 4 -m scalebook.labs.expert_parallel --ranks 4`.
 """
 
-import argparse
 import math
 import numbers
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import torch.distributed as dist
 from scalebook import moe, ranks
 from scalebook.checks import whole
 from scalebook.formulas.moe import all_to_all_elements
+from scalebook.labs import command
 from scalebook.labs.expert_layer import SHARDED, ExpertParallelMoE, route_evenly
 
 MISTAKES = (None, "no all-reduce", "all-reduce experts")
@@ -247,7 +247,7 @@ def make_task(size, *, tokens=64, d_model=16, d_ff_expert=24, n_experts=8, top_k
 
 def main():
     """Run a pass from the command line and print it beside the oracle and the formula."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser_of(__doc__)
     parser.add_argument("--ranks", type=int, default=4, help="processes (default: 4)")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of each rank (default: 64)")
     parser.add_argument("--experts", type=int, default=8, help="experts of all ranks (default: 8)")
@@ -257,12 +257,8 @@ def main():
     parser.add_argument("--capacity-factor", type=float, help="default: no token is dropped")
     given = vars(parser.parse_args())
     size, given["n_experts"] = given.pop("ranks"), given.pop("experts")
-    try:
+    with command.errors_in_words(parser):
         run = expert_parallel(size, **given)
-    except ValueError as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
     if run is None:
         return
     gaps = run.difference(single_process(size, **given))

@@ -8,7 +8,6 @@ Run it with `python -m scalebook.labs.pipeline --schedule 1f1b --stages 4 --micr
 processes: `torchrun --nproc-per-node 4 -m scalebook.labs.pipeline --schedule 1f1b --stages 4 --microbatches 8`.
 """
 
-import argparse
 from dataclasses import dataclass, field
 from fractions import Fraction
 from numbers import Real
@@ -18,6 +17,8 @@ import torch.distributed as dist
 
 from scalebook import ranks
 from scalebook.checks import whole
+from scalebook.labs import command
+from scalebook.labs.gaps import largest
 from scalebook.labs.stages import SleepingWork, TransformerWork, execute
 from scalebook.labs.tiny_transformer import Shape, build, cut, make_batch
 from scalebook.labs.torch_pipeline import torch_1f1b_rank
@@ -72,7 +73,7 @@ class Step:
         if self.gradients.keys() != other.gradients.keys():
             raise ValueError("the steps have gradients of different parameters")
         gaps = [(self.gradients[name] - other.gradients[name]).abs().max().item() for name in self.gradients]
-        return abs(self.loss - other.loss), max(gaps)
+        return abs(self.loss - other.loss), largest(gaps)
 
 
 @dataclass(frozen=True)
@@ -228,17 +229,13 @@ def _on_one_clock(lanes):
 
 def main():
     """Run a step from the command line and print it beside the oracle and the simulation."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser_of(__doc__)
     parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b", help="default: 1f1b")
     parser.add_argument("--stages", type=int, default=4, help="processes, one a stage (default: 4)")
     parser.add_argument("--microbatches", type=int, default=8, help="micro-batches of the step (default: 8)")
     given = parser.parse_args()
-    try:
+    with command.errors_in_words(parser):
         step = train_step(given.schedule, given.stages, given.microbatches)
-    except ValueError as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
     if step is None:
         return
     loss_gap, gradient_gap = step.difference(single_process_step(given.microbatches))

@@ -10,13 +10,13 @@ Run it with `python -m scalebook.labs.saved_activations_parallel --ranks 4`, or 
 `torchrun --nproc-per-node 4 -m scalebook.labs.saved_activations_parallel --ranks 4`.
 """
 
-import argparse
 import contextlib
 
 import torch
 
 from scalebook import ranks
 from scalebook import tensor_parallel as tp
+from scalebook.labs import command
 from scalebook.labs.collectives import check_size
 from scalebook.labs.saved_activations import RATE, Items, Saved, check_sizes, name_items
 
@@ -136,16 +136,12 @@ def name_all(way, size, sizes, found):
 
 def main():
     """Print what rank 0 keeps in each way, tensor by tensor, beside the paper's count."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser_of(__doc__)
     for name, default in (("ranks", 4), ("batch", 2), ("positions", 64), ("width", 64), ("heads", 8)):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"default: {default}")
     given = vars(parser.parse_args())
-    try:
+    with command.errors_in_words(parser):
         found = saved_on_ranks(given.pop("ranks"), **given)
-    except ValueError as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
     for way, (saved, *_) in (found or {}).items():
         print(f"{way}: {saved.total} B a rank; the paper counts {sum(item.counted for item in saved.items)} B")
         for item in saved.items:

@@ -8,8 +8,6 @@ Run it with `python -m scalebook.labs.tensor_parallel --ranks 4`, or let PyTorch
 `torchrun --nproc-per-node 4 -m scalebook.labs.tensor_parallel`, on several machines with `--nnodes`.
 """
 
-import argparse
-import os
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +16,8 @@ from scalebook import ranks
 from scalebook import tensor_parallel as tp
 from scalebook.checks import whole
 from scalebook.formulas import tensor_parallel as formulas
+from scalebook.labs import command
+from scalebook.labs.gaps import largest
 from scalebook.labs.tensor_parallel_settings import Pass, Setting, build_part, single_process
 
 TOLERANCE = 1e-10  # of float64: what may remain of rounding
@@ -47,7 +47,7 @@ class Comparison:
     @property
     def largest_gap(self):
         """The largest of all differences."""
-        return torch.tensor([*self.gaps.values(), self.copies_differ]).max().item()  # not a number, if one is none
+        return largest([*self.gaps.values(), self.copies_differ])
 
     @property
     def sent(self):
@@ -215,7 +215,7 @@ def table(found):
     for name, one in found.items():
         gaps = one.gaps
         output = gaps.pop("output")
-        gradients = max(*gaps.values(), one.copies_differ)
+        gradients = largest([*gaps.values(), one.copies_differ])
         calls = [calls_of(each[0]) for each in (one.forward, one.backward, one.update)]
         predicted = "" if one.predicted is None else str(one.predicted)
         rows.append((name, equality(output), equality(gradients), *calls, str(one.sent), predicted))
@@ -240,17 +240,12 @@ def calls_of(traffic):
 
 def main():
     """Print the table, and the counts under other conditions."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    started = int(os.environ.get("WORLD_SIZE", 4))
-    parser.add_argument("--ranks", type=int, default=started, help="processes (default: 4, or as torchrun started)")
+    parser = command.parser_of(__doc__)
+    command.add_ranks(parser)
     size = parser.parse_args().ranks
-    try:
+    with command.errors_in_words(parser):
         settings, conditions = standard_settings(size), condition_settings(size)
         found = compare(size, settings | {name: setting for name, (setting, _) in conditions.items()})
-    except ValueError as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
     if found is None:
         return
     sizes = settings["GELU"]

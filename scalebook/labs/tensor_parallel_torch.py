@@ -8,8 +8,6 @@ width, h heads of this rank, K width of a head.
 Run it with `python -m scalebook.labs.tensor_parallel_torch --ranks 4`.
 """
 
-import argparse
-import os
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +18,8 @@ from torch import nn
 from scalebook import ranks
 from scalebook import tensor_parallel as tp
 from scalebook.checks import whole
+from scalebook.labs import command
+from scalebook.labs.gaps import largest
 from scalebook.labs.tensor_parallel_settings import Setting, single_process
 
 TOLERANCE = 1e-10
@@ -172,7 +172,7 @@ def table(found):
         raise ValueError(f"found = {found!r} is not allowed; it must be a dict of Theirs, with one or more")
     lines = []
     for name, one in found.items():
-        gap = max(one.gaps.values())
+        gap = largest(one.gaps.values())
         lines.append(f"{name}: " + ("equal to one process" if gap <= TOLERANCE else f"off by {gap:.2g}"))
         for phase, (theirs, ours) in (("forward", one.forward), ("backward", one.backward)):
             lines.append(f"  {phase}: CommDebugMode {spelled(theirs)}; scalebook.ranks.count {spelled(ours.calls)}")
@@ -191,15 +191,10 @@ def spelled(counts):
 
 def main():
     """Print what PyTorch's tensor parallelism computes and sends."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    started = int(os.environ.get("WORLD_SIZE", 4))
-    parser.add_argument("--ranks", type=int, default=started, help="processes (default: 4, or as torchrun started)")
-    try:
+    parser = command.parser_of(__doc__)
+    command.add_ranks(parser)
+    with command.errors_in_words(parser):
         found = run_plans(parser.parse_args().ranks)
-    except ValueError as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
     if found is not None:
         print("\n".join(table(found)))
 

@@ -7,8 +7,6 @@ suffixes: S positions, B samples, D hidden width, F inner width; a small letter 
 Run it with `python -m scalebook.labs.tensor_parallel_wrong --ranks 4`.
 """
 
-import argparse
-import os
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +14,9 @@ import torch.nn.functional as F
 
 from scalebook import ranks
 from scalebook import tensor_parallel as tp
+from scalebook.labs import command
 from scalebook.labs import tensor_parallel_mistakes as mistakes
+from scalebook.labs.gaps import largest
 from scalebook.labs.tensor_parallel_mistakes import DROPPED, inputs, mask_of_heads, setting_for
 from scalebook.labs.tensor_parallel_settings import RankMasks
 
@@ -51,7 +51,7 @@ def difference(ones, others):
     pairs = list(zip(ones, others, strict=True))
     if any(one.shape != other.shape for one, other in pairs):
         return float("inf")
-    return torch.stack([(one.double() - other.double()).abs().max() for one, other in pairs]).max().item()
+    return largest((one.double() - other.double()).abs().max().item() for one, other in pairs)
 
 
 def predict_bias(size):
@@ -218,15 +218,10 @@ def table(found):
 
 def main():
     """Print what each mistake gave."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    started = int(os.environ.get("WORLD_SIZE", 4))
-    parser.add_argument("--ranks", type=int, default=started, help="processes (default: 4, or as torchrun started)")
-    try:
+    parser = command.parser_of(__doc__)
+    command.add_ranks(parser)
+    with command.errors_in_words(parser):
         found = run_mistakes(parser.parse_args().ranks)
-    except ValueError as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
     if found is not None:
         print("\n".join(table(found)))
 

@@ -8,7 +8,6 @@ Run it with `python -m scalebook.labs.three_d`, or let PyTorch start the process
 `torchrun --nproc-per-node 8 -m scalebook.labs.three_d`.
 """
 
-import argparse
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +16,7 @@ from torch import nn
 
 from scalebook import ranks
 from scalebook import tensor_parallel as tp
+from scalebook.labs import command
 from scalebook.labs.stages import execute
 from scalebook.labs.three_d_task import AXES, Measured, Run, Task, check
 from scalebook.labs.three_d_traffic import count_by_axis
@@ -164,20 +164,16 @@ class PieceWork:
 
 def main():
     """Train on a grid from the command line; print what equals one process, and what was sent along each axis."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser_of(__doc__)
     for axis, words in (("tp", "tensor-parallel"), ("dp", "data-parallel"), ("pp", "pipeline")):
         parser.add_argument(f"--{axis}", type=int, default=2, help=f"{words} ranks (default: 2)")
     parser.add_argument("--steps", type=int, default=3, help="training steps (default: 3)")
     parser.add_argument("--sequence-parallel", action="store_true", help="split the positions between the products")
     given = parser.parse_args()
-    try:
+    with command.errors_in_words(parser):
         task = Task(grid=RankGrid(tp=given.tp, dp=given.dp, pp=given.pp), steps=given.steps,
                     sequence_parallel=given.sequence_parallel)
         run = train(task)
-    except ValueError as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
     if run is not None:
         print("\n".join(run.table(*single_process(task))))
 

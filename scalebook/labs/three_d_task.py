@@ -9,6 +9,7 @@ from scalebook.checks import whole
 from scalebook.formulas import pipeline as pipeline_formulas
 from scalebook.formulas import tensor_parallel as formulas
 from scalebook.formulas.zero import Recipe
+from scalebook.labs.gaps import largest
 from scalebook.mesh import RankGrid
 from scalebook.pipeline import simulate
 from scalebook.zero import communication_bytes
@@ -126,7 +127,7 @@ class Run:
             right = {name: parameters[name] for name in one.parameters}
             cut = tp.shard_state(right, self.task.shape, one.place["tp"], self.task.grid.tp)
             gaps += [(one.parameters[name] - cut[name]).abs().max().item() for name in cut]
-        return max(gaps)
+        return largest(gaps)
 
     def calls(self, rank, axis):
         """How often a rank called each collective along an axis in the last step: a dict."""

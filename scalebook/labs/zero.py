@@ -7,14 +7,13 @@ Run it with `python -m scalebook.labs.zero`, or let PyTorch start the processes:
 `torchrun --nproc-per-node 4 -m scalebook.labs.zero` (`--nnodes` as well).
 """
 
-import argparse
 import gc
-import os
 from dataclasses import replace
 
 import torch
 
 from scalebook import ranks
+from scalebook.labs import command
 from scalebook.labs.tiny_transformer import token_loss
 from scalebook.labs.zero_memory import Peak, Watched, alive_bytes, reachable, state_bytes
 from scalebook.labs.zero_task import Measured, Run, Task, Unit, check
@@ -139,22 +138,17 @@ def table(runs, oracle):
 
 def main():
     """Train by every stage from the command line and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    started = int(os.environ.get("WORLD_SIZE", 4))
-    parser.add_argument("--ranks", type=int, default=started, help="processes (default: those of torchrun, else 4)")
+    parser = command.parser_of(__doc__)
+    command.add_ranks(parser)
     parser.add_argument("--microbatches", type=int, default=1, help="micro-batches on a rank in a step (default: 1)")
     parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32", "float64"), default="float64",
                         help="of the working weights and gradients (default: float64, to compare exactly)")
     given = parser.parse_args()
-    try:
+    with command.errors_in_words(parser):
         common = Task(microbatches=given.microbatches, batch=2 * given.ranks * given.microbatches,
                       dtype=getattr(torch, given.dtype))
         tasks = [replace(common, stage=stage) for stage in range(4)]
         runs = train(given.ranks, *tasks)
-    except ValueError as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
     if runs is None:
         return
     print(f"{runs[0].parameters} parameters in {given.dtype}, {given.ranks} ranks, {given.microbatches} micro-batches, "

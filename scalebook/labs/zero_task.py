@@ -8,6 +8,7 @@ import torch
 from scalebook import ranks
 from scalebook.checks import whole
 from scalebook.formulas.zero import Recipe
+from scalebook.labs.gaps import largest
 from scalebook.labs.tiny_transformer import Shape, build, make_batch
 from scalebook.zero import communication_bytes, model_state_bytes
 from scalebook.zero.adam import MASTER
@@ -140,7 +141,8 @@ class Run:
         right = oracle.ranks[0].parameters
         if any(each.parameters.keys() != right.keys() for each in self.ranks):
             raise ValueError("the runs have different parameters")
-        return max((each.parameters[name] - right[name]).abs().max().item() for each in self.ranks for name in right)
+        return largest((each.parameters[name] - right[name]).abs().max().item()
+                       for each in self.ranks for name in right)
 
     @property
     def losses(self):
