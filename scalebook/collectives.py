@@ -2,7 +2,7 @@
 
 The ranks stand in a ring: each sends to the next and receives from the one before, all at the same time. The data are
 cut into N parts, so that in every step each link carries one part. Sources: Patarasuk and Yuan 2009, "Bandwidth optimal
-all-reduce algorithms for clusters of workstations"; for the broadcast Patarasuk, Faraj and Yuan 2008,
+all-reduce algorithms for clusters of workstations"; for the broadcast Patarasuk, Faraj and Yuan 2006,
 "Pipelined broadcast on Ethernet switched clusters". All ranks of the default process group call a function together,
 with the same shapes and dtype.
 
@@ -12,6 +12,9 @@ must be told. No function changes its arguments.
 
 import torch
 import torch.distributed as dist
+
+from scalebook import checks
+from scalebook.borders import guard
 
 
 def exchange(sends, receives):
@@ -111,6 +114,7 @@ def ring_broadcast(x, source=0, pieces=8):
     rank, size = dist.get_rank(), dist.get_world_size()
     whole_number("source", source, 0, size - 1)
     whole_number("pieces", pieces, 1)
+    checks.size("pieces", pieces)
     result = x.clone(memory_format=torch.contiguous_format)
     distance, sending = (rank - source) % size, []
     for piece in result.view(-1).tensor_split(pieces):
@@ -161,3 +165,26 @@ def whole_number(name, value, least, most=None):
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         raise ValueError(f"{name} = {value!r} is not allowed; it must be a whole number, "
                          + (f"at least {least}" if most is None else f"from {least} to {most}"))
+
+
+def _tensors(name, value):
+    if not isinstance(value, list | tuple) or not all(isinstance(one, torch.Tensor) for one in value):
+        raise ValueError(f"{name} = {checks.shown(value)} is not allowed; {name} must be a list of tensors")
+
+
+def _tensor(name, value):
+    checks.instance(name, value, torch.Tensor, "a tensor")
+
+
+def _messages(name, value):
+    pairs = isinstance(value, list | tuple) and all(isinstance(one, tuple) and len(one) == 2 for one in value)
+    if not pairs or not all(isinstance(tensor, torch.Tensor) for tensor, _ in value):
+        raise ValueError(f"{name} = {checks.shown(value)} is not allowed; {name} must be a list of (tensor, peer)")
+    for _, peer in value:
+        checks.whole(f"{name}: the peer", peer, 0, dist.get_world_size() - 1)
+
+
+guard(globals(), {"parts": _tensors, "like": _tensors, "sends": _messages, "receives": _messages,
+                  "x": _tensor},
+      "exchange", "ring_reduce_scatter", "ring_all_gather", "ring_all_reduce", "ring_broadcast", "all_to_all",
+      "one_for_each_rank")

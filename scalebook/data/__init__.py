@@ -7,9 +7,10 @@ chapters measure a part again and compare.
 import json
 import re
 from importlib.resources import files
+from typing import Any
 
 
-def load(name):
+def load(name: str) -> dict[str, Any]:
     """The table that is stored as `NAME.json`.
 
     Raises ValueError for a name that no table has.

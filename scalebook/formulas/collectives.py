@@ -4,11 +4,14 @@ S is the whole array, as nccl-tests counts it: what every rank holds after an al
 all-reduce or an all-to-all. Every rank sends and receives at once, to and from one neighbour; omega is one direction.
 Rings for the all-reduce and its two halves; for the broadcast a chain that passes k chunks on; for the all-to-all a
 direct exchange, one partner a step. Adding numbers takes no time here.
+
+Two of the sources by their numbers: Thakur, Rabenseifner and Gropp is doi 10.1177/1094342005051521;
+Patarasuk, Faraj and Yuan is doi 10.1109/IPDPS.2006.1639364.
 """
 
 from dataclasses import dataclass
 
-from sympy import Max, sqrt
+from sympy import Max, Mod, Piecewise, sqrt
 
 from scalebook.formulas.core import Formula, Variable
 
@@ -18,8 +21,12 @@ _alpha = Variable("alpha", "latency of a step", unit="s", latex=r"\alpha")
 _omega = Variable("omega", "bytes that a rank sends in a second", unit="byte/s", latex=r"\omega")
 _k = Variable("k", "chunks of a broadcast", count=True, minimum=1)
 _T = Variable("T", "time of the collective", unit="s")
+_r = Variable("r", "a rank", count=True)
+_c = Variable("c", "a part of the array, by number", count=True)
+_s = Variable("s", "steps taken on the ring", count=True)
 
 R, S, alpha, omega, k, T = (variable.symbol for variable in (_R, _S, _alpha, _omega, _k, _T))
+r, c, s = (variable.symbol for variable in (_r, _c, _s))
 
 _sends = (omega > 0, "omega must be above 0")
 _late = (alpha > 0, "alpha must be above 0")
@@ -28,7 +35,7 @@ _two = (R >= 2, "R must be at least 2: one rank sends nothing")
 
 _PATARASUK = "Patarasuk and Yuan 2009, J. Parallel Distrib. Comput. 69(2), section 4"
 _THAKUR = "Thakur, Rabenseifner and Gropp 2005, Int. J. High Perform. Comput. Appl. 19(1)"
-_CHAIN = "Patarasuk, Faraj and Yuan 2008, J. Parallel Distrib. Comput. 68(6): pipelined broadcast"
+_CHAIN = "Patarasuk, Faraj and Yuan 2006, IPDPS: pipelined broadcast"
 _NCCL_TESTS = "NVIDIA/nccl-tests, doc/PERFORMANCE.md"
 _DERIVED = "derived on the page on collectives"
 
@@ -48,6 +55,16 @@ steps_all_reduce = _named(
 steps_all_to_all = _named("steps_all_to_all", R - 1, "steps", (_R,), _THAKUR, r"n_{\mathrm{all\text{-}to\text{-}all}}")
 # The last rank gets the first chunk after R - 1 steps, and then one chunk a step.
 steps_broadcast = _named("steps_broadcast", R - 2 + k, "steps", (_R, _k), _CHAIN, r"n_{\mathrm{broadcast}}", _two)
+
+# What has been added up on the way. Part c sets out at rank c + 1 and visits rank r in step (r - c - 1) mod R; it is
+# whole where it ends, at rank c, and its copy reaches rank r R steps after its partial sum did.
+
+_visit = Mod(r - c - 1, R)
+_exists = ((r < R, "r must be below R: ranks are counted from 0"), (c < R, "c must be below R: there are R parts"))
+ring_visit = _named("ring_visit", _visit, "steps", (_R, _r, _c), _DERIVED, r"\mathrm{visit}", *_exists)
+ring_summed = _named(
+    "ring_summed", Piecewise((R, s >= R + _visit), (_visit + 1, s >= _visit), (1, True)), "ranks", (_R, _r, _c, _s),
+    _DERIVED, r"\mathrm{summed}", *_exists)
 
 # Bytes that one rank sends. (The broadcast: every rank but the last.)
 

@@ -19,6 +19,7 @@ from sympy.printing.codeprinter import PrintMethodNotImplementedError
 from sympy.printing.jscode import JavascriptCodePrinter
 
 from scalebook import vega
+from scalebook.checks import is_number, shown
 
 
 @dataclass(frozen=True)
@@ -248,6 +249,11 @@ class Formula:
         if unknown:
             raise ValueError(f"{self.name} has no symbol {unknown[0]!r}; it takes {', '.join(own)}")
         for name, value in names.items():
+            if isinstance(value, bool) or not isinstance(value, str | numbers.Real) or value == "":
+                raise ValueError(f"{self.name}: {name} = {shown(value)} is not allowed; it must be a Vega "
+                                 "expression or a number")
+            if not isinstance(value, str) and not is_number(value):
+                raise ValueError(f"{self.name}: {name} = {shown(value)} is not allowed; it must be finite")
             text = str(value)
             own[name] = text if re.fullmatch(r"[\w.]+", text) else f"({text})"
         _check_vega_knows(self.expression, self.name)

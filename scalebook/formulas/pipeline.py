@@ -22,8 +22,8 @@ _t_w = Variable("t_w", "part of t_b that computes the weight gradient", "time")
 _t_s = Variable("t_s", "time to send an activation or a gradient to the next stage", "time")
 _T_f = Variable("T_f", "time of a forward on the slow stage", "time")
 _T_b = Variable("T_b", "time of a whole backward on the slow stage", "time")
-_x = Variable("x", "bubble overhead: idle time over ideal time")
-_y = Variable("y", "bubble share: idle time over total time")
+_x = Variable("x", "bubble overhead: idle time over ideal time", latex=r"\beta")
+_y = Variable("y", "bubble share: idle time over total time", latex=r"\sigma")
 _percent = Variable("p", "bubble allowed, in percent", "%")
 _L = Variable("L", "layers of the model", count=True, minimum=1)
 
@@ -71,9 +71,10 @@ bubble_share = Formula(
     "bubble_share", (P - 1) / (M + P - 1), "1", (_P, _M), _GPIPE,
     result=r"\frac{t_{\mathrm{idle}}}{t_{\mathrm{total}}}",
 )
-share_from_overhead = Formula("share_from_overhead", x / (1 + x), "1", (_x,), _DERIVED, result="y")
+share_from_overhead = Formula("share_from_overhead", x / (1 + x), "1", (_x,), _DERIVED, result=r"\sigma")
 overhead_from_share = Formula(
-    "overhead_from_share", y / (1 - y), "1", (_y,), _DERIVED, requires=((y < 1, "y must be less than 1"),), result="x",
+    "overhead_from_share", y / (1 - y), "1", (_y,), _DERIVED, requires=((y < 1, "y must be less than 1"),),
+    result=r"\beta",
 )
 
 # The fewest micro-batches with a bubble no larger than allowed. P - 1 is whole, so it leaves the ceiling.
@@ -124,7 +125,7 @@ layers_held_1f1b = Formula(
 # unit is what enters a stage for one sample, s h numbers. The paper's O(N + (L/K) (N/M)) is this sum with K = P.
 
 _N = Variable("N", "samples in a step", count=True, minimum=1)
-_a = Variable("a", "activations of one layer, over what enters a stage")
+_a = Variable("a", "activations of one layer, over what enters a stage", latex=r"\lambda")
 N, a = _N.symbol, _a.symbol
 _whole_microbatches = (Eq(Mod(N, M), 0), "N must be a multiple of M")
 memory_gpipe = Formula(

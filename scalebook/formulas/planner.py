@@ -8,7 +8,7 @@ A_s bytes of activations), so that the papers' GPT is one case and Llama another
 Memory is of one rank. Times are of one micro-batch on a stage of ell layers, until they are put together to a step.
 """
 
-from sympy import Eq, Max, Piecewise
+from sympy import Eq, Max, Min, Piecewise
 
 from scalebook.formulas import moe, pipeline, tensor_parallel, zero
 from scalebook.formulas.core import Formula, Variable
@@ -44,6 +44,13 @@ _new = {variable.name: variable for variable in (
     Variable("x_m", "forwards of the matrices that are computed again", latex=r"x_m"),
     Variable("x_s", "forwards of the attention scores that are computed again", latex=r"x_s"),
     Variable("beta", "bytes that a rank moves to or from its memory in a second", "byte/s", latex=r"\beta"),
+    Variable("k_n", "ranks of a group in one node", count=True, minimum=1),
+    Variable("omega_n", "bytes that a rank sends inside its node in a second, one way", "byte/s",
+             latex=r"\omega_{\mathrm{node}}"),
+    Variable("omega_p", "bytes that a rank sends to another node in a second: its share of the node's ports", "byte/s",
+             latex=r"\omega_{\mathrm{port}}"),
+    Variable("omega_x", "bytes that a rank sends in a second to ranks with copies of the same experts", "byte/s",
+             latex=r"\omega_{\mathrm{x}}"),
     Variable("t_l", "time of a layer's forward and backward of one micro-batch", "s", latex=r"t_\ell"),
     Variable("t_m", "time of a stage's forward and backward of one micro-batch, but for the head", "s"),
     Variable("t_h", "time of the head, forward and backward of one micro-batch", "s"),
@@ -62,7 +69,7 @@ Psi, b_w, b_g, K, n_w, n_g, n_o = (_[name] for name in ("Psi", "b_w", "b_g", "K"
 rho, omega, epsilon, r, t_s = (_[name] for name in ("rho", "omega", "epsilon", "r", "t_s"))
 Psi_l = zero.Psi_l
 (n_c, n_e, n_s, Z, ell, ell_P, d_h, kappa, Psi_t, Psi_c, Psi_x, Psi_m, Psi_V, Psi_o, A_o, A_i, A_s, k_x, f_x, x_m, x_s,
- beta, t_l, t_m, t_h, t_d, g_p, rho_p, C_s, T_s, B_s, T_n) = (_[name] for name in _new)
+ beta, k_n, omega_n, omega_p, omega_x, t_l, t_m, t_h, t_d, g_p, rho_p, C_s, T_s, B_s, T_n) = (_[name] for name in _new)
 
 _DERIVED = "derived in chapter 6"
 _KORTHIKANTI = "arXiv:2205.05198 (Korthikanti et al. 2022)"
@@ -70,7 +77,7 @@ _NARAYANAN = "arXiv:2104.04473 (Narayanan et al. 2021)"
 _ZERO = "chapter 5; arXiv:1910.02054, section 5"
 
 
-_rates = {rate: (rate > 0, f"{rate} must be above 0") for rate in (rho, omega, beta, rho_p, T_s)}
+_rates = {rate: (rate > 0, f"{rate} must be above 0") for rate in (rho, omega, omega_x, beta, rho_p, T_s)}
 
 
 def _named(name, expression, unit, source, result):
@@ -156,6 +163,10 @@ hardware_flops = _named(
     + L * (x_m * matrix_flops.expression + x_s * score_flops.expression).subs(b, B_s), "FLOP",
     f"{_NARAYANAN}, equation 3, for a general layer", r"C_{\mathrm{hardware}}")
 
+# A ring through k_n ranks of each node, as NCCL lays several at once: each leaves the node by another rank's port, so
+# together they have k_n ports; inside the node all of it passes over the links between neighbours.
+ring_bandwidth = _named("ring_bandwidth", Min(omega_n, k_n * omega_p), "byte/s", _DERIVED, r"\omega")
+
 # Times of one micro-batch on a stage. rho, omega and beta are what is reached, not what is sold.
 
 compute_time = _named("compute_time", 3 * ell * _layer / (t * n_c * rho), "s", _DERIVED, r"t_{\mathrm{compute}}")
@@ -208,8 +219,8 @@ pipeline_time_waiting = _named(
 
 def _data(c_w, c_g):
     sent = zero.sent_bytes.expression.subs({zero.c_w: c_w, zero.c_g: c_g})
-    return sum(sent.subs({Psi: part, N: group}, simultaneous=True)
-               for part, group in ((_dense, _copies), (_routed, _expert_copies))) / omega
+    return sum(sent.subs({Psi: part, N: group}, simultaneous=True) / rate
+               for part, group, rate in ((_dense, _copies, omega), (_routed, _expert_copies, omega_x)))
 
 
 # Passes over weights and gradients, by stage: all-reduce; reduce-scatter and all-gather; a reduce-scatter for each
@@ -235,7 +246,7 @@ utilization = _named("utilization", C_s / (T_s * g_p * rho_p), "1",
                      "arXiv:2204.02311 (Chowdhery et al. 2022), appendix B: MFU with model FLOPs, HFU with hardware's",
                      r"\mathrm{MFU}")
 training_days = _named(
-    "training_days", T_n * C_s / (B_s * s * g_p * rho) / 86400, "day", f"{_NARAYANAN}, section 3.5, without rounding",
+    "training_days", T_n * C_s / (B_s * s * g_p * rho) / 86400, "day", f"{_NARAYANAN}, section 5.1, without rounding",
     r"\mathrm{days}")
 # Selective recomputation as the paper counts it: three forwards of the scores more, where one is computed again.
 hardware_flops_korthikanti = _named(

@@ -17,7 +17,7 @@ _w_max = Variable("w_max", "greatest weight of the group, or 0 if that is more",
 _m = Variable("m", "greatest absolute value in the group")
 _S = Variable("S", "scale: the step of the grid")
 _Z = Variable("Z", "zero-point: the code of 0, unsigned", count=True, minimum=0)
-_q = Variable("q", "code of a weight, unsigned", count=True, minimum=0)
+_q = Variable("q", "code of a weight, unsigned", count=True, minimum=0, latex="Q")
 _k = Variable("k", "range of the group over the standard deviation of its weights")
 _g = Variable("g", "weights in a group", count=True, minimum=1)
 _z = Variable("z", "bits of a stored zero-point", count=True, minimum=0)
@@ -54,7 +54,7 @@ zero_point_signed = Formula(
     requires=(_below_zero, _step), result=r"Z_{\mathrm{signed}}",
 )
 code = Formula("code", Min(Max(floor(w / S + _half) + Z, 0), 2**b - 1), "1", (_w, _S, _Z, _b), _JACOB,
-               requires=(_step,), result="q")
+               requires=(_step,), result="Q")
 dequantized = Formula("dequantized", S * (q - Z), "1", (_q, _S, _Z), _JACOB, result=r"\hat{w}")
 
 # Symmetric grids, Z = 2^(b-1). The first spreads all 2^b - 1 steps over [-m, m]: no weight moves by more than S/2.
@@ -100,7 +100,7 @@ _p_kv = Variable("p_kv", "bytes of a cached number", "bytes", latex=r"p_{\mathrm
 _L = Variable("L", "layers", count=True, minimum=1)
 _G = Variable("G", "key and value heads", count=True, minimum=1)
 _d_h = Variable("d_h", "width of a head", count=True, minimum=1)
-_s = Variable("s", "tokens in the cache", count=True, minimum=0)
+_s = Variable("s", "tokens in the cache", count=True, minimum=0, latex=r"n_{\mathrm{kv}}")
 _M = Variable("M", "bytes of the model", "bytes")
 _C = Variable("C", "memory of the card", "bytes")
 _B_mem = Variable("B_mem", "memory bandwidth", "bytes/s", latex=r"B_{\mathrm{mem}}")
@@ -114,12 +114,12 @@ model_bytes = Formula("model_bytes", N_q * beta / 8 + N_r * p, "bytes", (_N_q, _
 kv_bytes_per_token = Formula("kv_bytes_per_token", 2 * L * G * d_h * p_kv, "bytes", (_L, _G, _d_h, _p_kv), _DERIVED,
                              result=r"M_{\mathrm{kv}}(1)")
 kv_cache_bytes = Formula("kv_cache_bytes", kv_bytes_per_token.expression * s, "bytes", (_L, _G, _d_h, _p_kv, _s),
-                         _DERIVED, result=r"M_{\mathrm{kv}}(s)")
+                         _DERIVED, result=r"M_{\mathrm{kv}}(n_{\mathrm{kv}})")
 # Weights and cache only: activations and buffers take their part too.
 tokens_that_fit = Formula(
     "tokens_that_fit", floor((C - M) / kv_bytes_per_token.expression), "tokens", (_C, _M, _L, _G, _d_h, _p_kv),
     _DERIVED, requires=((M <= C, "M must be at most C: the model alone does not fit"),
-                        (p_kv > 0, "p_kv must be more than 0")), result=r"s_{\max}",
+                        (p_kv > 0, "p_kv must be more than 0")), result=r"n_{\mathrm{kv},\,\max}",
 )
 # An upper bound for one sequence: every weight and the whole cache are read once for each token.
 decode_tokens_per_second = Formula("decode_tokens_per_second", B_mem / M_read, "tokens/s", (_B_mem, _M_read), _DERIVED,
@@ -141,10 +141,10 @@ _OBQ = f"{_GPTQ}, equation 2"
 # No other weight moves.
 obd_error = Formula("obd_error", H_qq * (w - w_hat)**2 / 2, "1", (_w, _w_hat, _H_qq),
                     "LeCun, Denker and Solla 1990, optimal brain damage, for pruning: w_hat = 0",
-                    result=r"\Delta E_{\mathrm{alone}}")
+                    result=r"\tfrac12 d^\top H d")
 # All other free weights move to make up for it: by `compensation`, weight i.
 obs_error = Formula("obs_error", (w - w_hat)**2 / (2 * a_qq), "1", (_w, _w_hat, _a_qq),
-                    f"{_OBS}, for pruning: w_hat = 0; {_OBQ}", requires=(_positive,), result=r"\Delta E")
+                    f"{_OBS}, for pruning: w_hat = 0; {_OBQ}", requires=(_positive,), result=r"\tfrac12 d^\top H d")
 compensation = Formula("compensation", -(w - w_hat) / a_qq * a_iq, "1", (_w, _w_hat, _a_qq, _a_iq), _OBQ,
                        requires=(_positive,), result=r"\delta_i")
 # The inverse Hessian of those that remain, once weight q is fixed.

@@ -20,7 +20,8 @@ _V = Variable("V", "rows of the vocabulary", count=True, minimum=1)
 _t = Variable("t", "tensor-parallel ranks", count=True, minimum=1)
 _r = Variable("r", "tensor-parallel rank, from 0", count=True, minimum=0)
 _w = Variable("w", "rows or columns of a matrix", count=True, minimum=1)
-_m = Variable("m", "what a rank's rows of the vocabulary are padded to a multiple of", count=True, minimum=1)
+_m = Variable("m", "what a rank's rows of the vocabulary are padded to a multiple of", count=True, minimum=1,
+              latex=r"m_{\mathrm{pad}}")
 _n = Variable("n", "all-reduces of a layer", count=True, minimum=0)
 _epsilon = Variable("epsilon", "bytes of an element", unit="byte", latex=r"\epsilon")
 _rho = Variable("rho", "FLOP/s of a rank", unit="FLOP/s", latex=r"\rho")
@@ -210,7 +211,8 @@ activations_input = _named("activations_input", 2 * s * b * h, "byte", _work, f"
 _sbh = s * b * h
 _kept, _kept_split = (_s, _b, _h, _a), (_s, _b, _h, _a, _t)
 _in_parts = (_s, _b, _h, _t)
-activations = _named("activations", _sbh * (34 + 5 * a * s / h), "byte", _kept, f"{_KORTHIKANTI}, equation 1", "A")
+activations = _named("activations", _sbh * (34 + 5 * a * s / h), "byte", _kept, f"{_KORTHIKANTI}, equation 1",
+                     r"A_{\mathrm{all}}")
 activations_tensor_parallel = _named(
     "activations_tensor_parallel", _sbh * (10 + 24 / t + 5 * a * s / (h * t)), "byte", _kept_split,
     f"{_KORTHIKANTI}, equation 2", r"A_{\mathrm{TP}}", _heads_split)

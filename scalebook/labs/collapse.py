@@ -12,7 +12,6 @@ Loads are counted on held-out text, 4,096 tokens every 20 steps. At the end they
 the final loss and the dropped tokens are measured too. Suffixes as in `moe_transformer`; L layers.
 """
 
-import argparse
 import json
 import platform
 from concurrent.futures import ProcessPoolExecutor
@@ -23,6 +22,8 @@ from pathlib import Path
 import torch
 
 from scalebook import data, texts
+from scalebook.checks import whole
+from scalebook.labs import command
 from scalebook.labs.moe_transformer import EXPERT_WIDTH, EXPERTS, LEARNING_RATE, SHAPE, Balancing, build, train_step
 from scalebook.labs.tiny_transformer import encode, token_loss
 from scalebook.moe import balance, capacity, dispatch
@@ -209,15 +210,22 @@ def describe(record):
 
 def main():
     """Run the experiment, or the part of it, from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser_of(__doc__)
     parser.add_argument("--part", action="store_true", help="only two short runs, compared with the stored")
-    parser.add_argument("--processes", type=int, default=1, help="runs at a time, each on one thread (default 1)")
+    parser.add_argument("--processes", type=int, default=1, help="runs at a time, each on one thread (default: 1)")
     options = parser.parse_args()
-    if not options.part:
+    with command.errors_in_words(parser):
+        if options.part:
+            print_part()
+            return
+        whole("processes", options.processes)
         target = Path(data.__file__).with_name("collapse.json")
         texts.write_whole(target, as_json(run_all(options.processes)).encode())
         print(f"written: {target}")
-        return
+
+
+def print_part():
+    """Run the part again, and print each run beside the stored one."""
     stored = {(record["variant"], record["seed"]): record for record in load()["runs"]}
     for record in recompute_part():
         there = stored[record["variant"], record["seed"]]

@@ -11,7 +11,9 @@ import torch
 import torch.distributed as dist
 
 from scalebook import collectives, ranks
+from scalebook.borders import guard
 from scalebook.labs.collectives import check_size
+from scalebook.labs.kinds import KINDS
 
 DTYPES = (torch.int64, torch.float64, torch.float32, torch.bfloat16)
 
@@ -93,7 +95,7 @@ def compare_rank(rank, world_size, elements):
     return found
 
 
-def compare(size=4, elements=1024, *, timeout=60):
+def compare(size=4, elements=1024, *, timeout=60, backend=None):
     """Run each of our collectives and PyTorch's on `size` processes; a dict of `Comparison`s by (name, dtype).
 
     `elements`, the length of the whole tensor, must be a multiple of `size`: PyTorch's reduce-scatter and all-gather
@@ -106,7 +108,7 @@ def compare(size=4, elements=1024, *, timeout=60):
     check_size(size)
     if isinstance(elements, bool) or not isinstance(elements, int) or elements < 1 or elements % size:
         raise ValueError(f"elements = {elements!r} is not allowed; it must be a multiple of size = {size}, above 0")
-    results = ranks.launch(compare_rank, size, elements, timeout=timeout)
+    results = ranks.launch(compare_rank, size, elements, timeout=timeout, backend=backend)
     return None if results is None else {key: beside(key[0], [result[key] for result in results]) for key in results[0]}
 
 
@@ -120,3 +122,6 @@ def beside(name, results):
     return Comparison(max(gaps).item(), tuple(traffic.calls["send"] for traffic in sent),
                       tuple(traffic.bytes["send"] for traffic in sent), ring,
                       all(torch.equal(one, ours[0]) for one in ours))
+
+
+guard(globals(), KINDS, "compare")

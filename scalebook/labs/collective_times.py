@@ -18,10 +18,11 @@ import torch
 import torch.distributed as dist
 
 from scalebook import collectives, ranks
-from scalebook.checks import whole
+from scalebook.borders import guard
 from scalebook.formulas.collectives import sent_all_reduce, steps_all_reduce, time_all_reduce
 from scalebook.labs import command
 from scalebook.labs.collectives import check_size
+from scalebook.labs.kinds import KINDS
 
 SIZES = tuple(4**k for k in range(5, 13))  # bytes: 1 KiB to 16 MiB
 WAYS = {"PyTorch": dist.all_reduce, "our ring": collectives.ring_all_reduce}
@@ -117,11 +118,12 @@ def time_rank(rank, world_size, sizes, repeats):
     return found
 
 
-def measure(size=4, *, sizes=SIZES, repeats=12, timeout=60):
+def measure(size=4, *, sizes=SIZES, repeats=12, timeout=60, backend=None):
     """Time all-reduces of float32 arrays on `size` processes; return `Times` for PyTorch's and for our ring, in a dict.
 
-    `sizes` are in bytes, multiples of 4. Under `torchrun` rank 0 gets it and the others None. Raises ValueError for bad
-    input, and `ranks.RankError` when a rank fails.
+    `backend` is "gloo" for arrays on the processor, "nccl" for a GPU of each rank, or None: the second where there are
+    GPUs enough (`backends`). `sizes` are in bytes, multiples of 4. Under `torchrun` rank 0 gets the dict and the others
+    None. Raises ValueError for bad input, and `ranks.RankError` when a rank fails.
 
     >>> list(measure(2, sizes=(1024, 4096), repeats=1))
     ['PyTorch', 'our ring']
@@ -130,9 +132,17 @@ def measure(size=4, *, sizes=SIZES, repeats=12, timeout=60):
     for nbytes in sizes:
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 4 or nbytes % 4:
             raise ValueError(f"sizes = {sizes} is not allowed; every size must be a multiple of 4 bytes, above 0")
-    whole("repeats", repeats)
-    results = ranks.launch(time_rank, size, tuple(sizes), repeats, timeout=timeout)
+    results = ranks.launch(time_rank, size, tuple(sizes), repeats, timeout=timeout, backend=backend)
     return None if results is None else {way: slowest(size, sizes, [each[way] for each in results]) for way in WAYS}
+
+
+def backends(size):
+    """What `size` ranks can be timed on here: the processor, and after it the GPUs if there are as many.
+
+    >>> backends(10_000)
+    ('gloo',)
+    """
+    return ("gloo", "nccl") if torch.cuda.device_count() >= size else ("gloo",)
 
 
 def slowest(size, sizes, times):
@@ -146,11 +156,12 @@ def main():
     parser = command.parser_of(__doc__)
     parser.add_argument("--ranks", type=int, default=4, help="processes, at least 2 (default: 4)")
     parser.add_argument("--repeats", type=int, default=12, help="times at each size (default: 12)")
+    command.add_backend(parser)
     given = parser.parse_args()
     with command.errors_in_words(parser):
         if given.ranks == 1:
             raise ValueError("size = 1 is not allowed; size must be at least 2: one rank sends nothing")
-        found = measure(given.ranks, repeats=given.repeats)
+        found = measure(given.ranks, repeats=given.repeats, backend=given.backend)
     for way, times in (found or {}).items():
         fit = times.fit()
         print(f"{way}, {given.ranks} ranks: alpha {fit.alpha * 1e6:.0f} us a step, omega {fit.omega / 1e9:.2f} GB/s")
@@ -158,6 +169,9 @@ def main():
                 times.sizes, times.seconds, times.medians, fit.residuals, strict=True):
             print(f"  {nbytes:>9} B: {shortest * 1e3:8.3f} ms (median {median * 1e3:8.3f}), "
                   f"fitted {fit.seconds(nbytes) * 1e3:8.3f} ms ({residual:+.0%})")
+
+
+guard(globals(), KINDS, "measure")
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def move_rank(rank, world_size):
             for name, row in data.items()}
 
 
-def move_data(size=4, *, timeout=60):
+def move_data(size=4, *, timeout=60, backend=None):
     """Run every collective of `COLLECTIVES` on `size` processes; return a dict of `Movement`s by name.
 
     Broadcast and scatter are from rank 0, gather is to it. Under `torchrun` rank 0 gets it and the others None. Raises
@@ -120,7 +120,7 @@ def move_data(size=4, *, timeout=60):
     (((10, 11), (20, 21)), ((10, 20), (11, 21)))
     """
     check_size(size)
-    results = ranks.launch(move_rank, size, timeout=timeout)
+    results = ranks.launch(move_rank, size, timeout=timeout, backend=backend)
     return None if results is None else gather_moves(results)
 
 
@@ -158,7 +158,7 @@ def step_rank(rank, world_size):
     return states
 
 
-def ring_steps(size=4, *, timeout=60):
+def ring_steps(size=4, *, timeout=60, backend=None):
     """Run the steps of `ring_all_reduce` on `size` processes; return a `RingStep` for the start and each of them.
 
     Rank r's numbers are all zero but for a 1 in place r, so that a sum says whose numbers are in it. Returns and raises
@@ -168,7 +168,7 @@ def ring_steps(size=4, *, timeout=60):
     [((0,), (0,)), ((0, 1), (0,)), ((0, 1), (0, 1))]
     """
     check_size(size)
-    results = ranks.launch(step_rank, size, timeout=timeout)
+    results = ranks.launch(step_rank, size, timeout=timeout, backend=backend)
     return None if results is None else gather_steps(results)
 
 
@@ -215,10 +215,12 @@ def main():
     """Print what each collective did, whether NumPy agrees, and the ring after each step."""
     parser = command.parser_of(__doc__)
     parser.add_argument("--ranks", type=int, default=4, help="processes (default: 4)")
-    size = parser.parse_args().ranks
+    command.add_backend(parser)
+    given = parser.parse_args()
+    size = given.ranks
     with command.errors_in_words(parser):
         check_size(size)
-        results = ranks.launch(all_of_rank, size)
+        results = ranks.launch(all_of_rank, size, backend=given.backend)
     if results is None:
         return
     moves, steps = zip(*results, strict=True)

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from scalebook import moe, ranks
+from scalebook import checks, moe, ranks
+from scalebook.borders import guard
 from scalebook.checks import whole
 from scalebook.formulas.moe import all_to_all_elements
 from scalebook.labs import command
 from scalebook.labs.expert_layer import SHARDED, ExpertParallelMoE, route_evenly
+from scalebook.labs.kinds import KINDS, task
 
 MISTAKES = (None, "no all-reduce", "all-reduce experts")
 GATES = {"top-k": moe.route_top_k, "even": route_evenly}
@@ -43,12 +45,12 @@ class Task:
     mistake: str | None
 
     def build(self, kind, *places):
-        """The layer, with the same weights on every rank."""
+        """The layer, with the same weights on every rank and device: they are drawn on the CPU."""
         sizes = self.d_model, self.d_ff_expert, self.n_experts, self.top_k
         options = {"gate": GATES[self.gate], "n_shared": self.n_shared, "capacity_factor": self.capacity_factor}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return kind(*places, *sizes, **options).to(self.dtype)
+            return kind(*places, *sizes, **options).to(ranks.device(), self.dtype)
 
     def data(self):
         """Each rank's tokens, and the gradient that the loss gives to each of their outputs.
@@ -59,7 +61,7 @@ class Task:
         drawn = torch.Generator().manual_seed(self.seed)
         x_TD, gradient_TD = torch.randn(2, sum(self.tokens), self.d_model, generator=drawn, dtype=self.dtype)
         x_TD = x_TD + self.skew * torch.randn(self.d_model, generator=drawn, dtype=self.dtype)
-        return x_TD.split(self.tokens), gradient_TD.split(self.tokens)
+        return tuple(each_TD.to(ranks.device()).split(self.tokens) for each_TD in (x_TD, gradient_TD))
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Pass:
         return {"output": self.outputs, "input": self.input_gradients, **experts, **self.replicated}
 
 
-def expert_parallel(size=4, *, timeout=60, **options):
+def expert_parallel(size=4, *, timeout=60, backend=None, **options):
     """Run one forward and backward on `size` processes; return the `Pass`.
 
     Options, of the default task: `tokens=64` of each rank, or a sequence of them; `d_model=16`, `d_ff_expert=24`,
@@ -139,7 +141,8 @@ def expert_parallel(size=4, *, timeout=60, **options):
     `mistake="no all-reduce"` leaves out the sum of the router's gradients over the ranks: each rank's router then
     learns from the rank's own tokens, and the copies part. `mistake="all-reduce experts"` sums the experts' gradients
     too, as data parallelism would: each expert then gets the gradients of other experts, those with its place on other
-    ranks. `single_process` predicts both. Under `torchrun` rank 0 gets the pass and the others None.
+    ranks. `single_process` predicts both. `backend` is that of `ranks.run`. Under `torchrun` rank 0 gets the pass and
+    the others None.
 
     Raises ValueError for bad input, and `ranks.RankError` when a rank fails.
 
@@ -148,7 +151,7 @@ def expert_parallel(size=4, *, timeout=60, **options):
     (True, True)
     """
     task = make_task(size, **options)
-    results = ranks.launch(measure_rank, size, task, timeout=timeout, backend="gloo")
+    results = ranks.launch(measure_rank, size, task, timeout=timeout, backend=backend)
     return None if results is None else gather(task, results)
 
 
@@ -216,12 +219,12 @@ def gather(task, results):
 def make_task(size, *, tokens=64, d_model=16, d_ff_expert=24, n_experts=8, top_k=2, n_shared=0, gate="top-k", skew=0.0,
               capacity_factor=None, seed=0, dtype=torch.float64, mistake=None):
     """Check the input and put it together."""
-    whole("size", size, 1)
+    whole("size", size, 1, 1024)
     tokens = tuple(tokens) if isinstance(tokens, (list, tuple)) else (tokens,) * size
     if len(tokens) != size:
         raise ValueError(f"tokens = {tokens} is not allowed; it must be one number, or {size} of them")
     for count in tokens:
-        whole("tokens", count, 0)
+        checks.size("tokens", count, 0)
     whole("seed", seed, 0)
     if seed >= 2**63:
         raise ValueError(f"seed = {seed} is not allowed; seed must be below 2^63")
@@ -229,8 +232,7 @@ def make_task(size, *, tokens=64, d_model=16, d_ff_expert=24, n_experts=8, top_k
                 mistake)
     for name, value, allowed in (("gate", gate, tuple(GATES)), ("mistake", mistake, MISTAKES),
                                  ("dtype", dtype, (torch.float32, torch.float64))):
-        if value not in allowed:
-            raise ValueError(f"{name} = {value!r} is not allowed; it must be one of {allowed}")
+        checks.one_of(name, value, allowed)
     if isinstance(skew, bool) or not isinstance(skew, numbers.Real) or not abs(skew) <= 1e6:
         raise ValueError(f"skew = {skew!r} is not allowed; it must be a number from -1e6 to 1e6")
     task.build(moe.MoELayer)  # raises for sizes that no layer can have
@@ -252,13 +254,16 @@ def main():
     parser.add_argument("--tokens", type=int, default=64, help="tokens of each rank (default: 64)")
     parser.add_argument("--experts", type=int, default=8, help="experts of all ranks (default: 8)")
     parser.add_argument("--top-k", type=int, default=2, help="experts of a token (default: 2)")
-    parser.add_argument("--gate", choices=GATES, default="top-k", help="default: top-k")
+    parser.add_argument("--gate", choices=GATES, default="top-k",
+                        help="how tokens choose their experts (default: top-k)")
     parser.add_argument("--skew", type=float, default=0.0, help="how much more popular some experts are (default: 0)")
-    parser.add_argument("--capacity-factor", type=float, help="default: no token is dropped")
+    parser.add_argument("--capacity-factor", type=float,
+                        help="room of an expert over its even share (default: no limit, no token is dropped)")
+    command.add_backend(parser)
     given = vars(parser.parse_args())
-    size, given["n_experts"] = given.pop("ranks"), given.pop("experts")
+    size, backend, given["n_experts"] = given.pop("ranks"), given.pop("backend"), given.pop("experts")
     with command.errors_in_words(parser):
-        run = expert_parallel(size, **given)
+        run = expert_parallel(size, backend=backend, **given)
     if run is None:
         return
     gaps = run.difference(single_process(size, **given))
@@ -268,6 +273,10 @@ def main():
               f"{sent[2]} B to combine")
     mean = sum(sum(sent[1:]) for sent in run.forward_bytes) / size
     print(f"a rank sends {mean:.0f} B of rows on average; by the formula {run.formula_bytes:.0f} B")
+
+
+guard(globals(), KINDS | {"other": task("expert_parallel:Pass")},
+      "expert_parallel", "single_process", "Pass.difference")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """The smallest program on several processes: every rank adds its number to a common sum.
 
-Run it with `python -m scalebook.labs.hello`, or `torchrun --nproc-per-node 4 -m scalebook.labs.hello --ranks 4`.
+Run it with `python -m scalebook.labs.hello`, or `torchrun --nproc-per-node 4 -m scalebook.labs.hello`.
 """
-
-import argparse
 
 import torch
 import torch.distributed as dist
 
 from scalebook import ranks
+from scalebook.labs import command
 
 
 def rank_sum(rank, world_size):
@@ -24,12 +23,12 @@ def rank_sum(rank, world_size):
 
 def main():
     """Print what each rank got."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=4, help="processes (default: 4)")
-    count = parser.parse_args().ranks
-    results = ranks.launch(rank_sum, count)
+    parser = command.parser_of_ranks(__doc__)
+    given = parser.parse_args()
+    with command.errors_in_words(parser):
+        results = ranks.launch(rank_sum, given.ranks, backend=given.backend)
     if results is not None:
-        print(f"{count} ranks: {results}")
+        print(f"{given.ranks} ranks: {results}")
 
 
 if __name__ == "__main__":

@@ -16,9 +16,11 @@ import torch
 import torch.distributed as dist
 
 from scalebook import ranks
+from scalebook.borders import guard
 from scalebook.checks import whole
 from scalebook.labs import command
 from scalebook.labs.gaps import largest
+from scalebook.labs.kinds import KINDS, task
 from scalebook.labs.stages import SleepingWork, TransformerWork, execute
 from scalebook.labs.tiny_transformer import Shape, build, cut, make_batch
 from scalebook.labs.torch_pipeline import torch_1f1b_rank
@@ -92,16 +94,16 @@ def usual_chunks(schedule):
 
 def train_step(
     schedule, stages=4, microbatches=8, *, chunks=None, shape=None, samples=2, seed=0, dtype=torch.float64,
-    mistake=None, timeout=60,
+    mistake=None, timeout=60, backend=None,
 ):
     """Run one training step on `stages` processes under a schedule; return it as a `Step`.
 
-    `schedule` is one of `scalebook.pipeline.SCHEDULES`; `chunks` is the number of pieces on a stage, 2 unless given
-    for "interleaved" and "zb-v", else 1. `shape` sizes the model, whose `layers` the pieces must divide;
-    `samples` is the size of a micro-batch. `mistake` makes the step wrong, to see what that does: "sum" leaves out
-    the division of the loss by the number of micro-batches, so every gradient comes out that many times too large;
-    "overwrite" keeps the last micro-batch's gradient where it should be added up. Under `torchrun` every process
-    calls this; rank 0 gets the step and the others None.
+    `schedule` is one of `scalebook.pipeline.SCHEDULES`; `chunks` is the number of pieces on a stage, 2 unless given for
+    "interleaved" and "zb-v", else 1. `shape` sizes the model, whose `layers` the pieces must divide; `samples` is the
+    size of a micro-batch. `mistake` makes the step wrong, to see what that does: "sum" leaves out the division of the
+    loss by the number of micro-batches, so every gradient comes out that many times too large; "overwrite" keeps the
+    last micro-batch's gradient where it should be added up. `backend` is that of `ranks.run`. Under `torchrun` every
+    process calls this; rank 0 gets the step and the others None.
 
     Raises ValueError for bad input, as `simulate`, and `ranks.RankError` when a rank fails.
 
@@ -118,7 +120,7 @@ def train_step(
     task = _make_task(timeline.pipeline.microbatches, timeline.pipeline.chunks, shape, samples, seed, dtype, mistake)
     cut(build(task.shape), stages * task.chunks)  # raises here, not in a rank, when the blocks don't divide
     orders = [timeline.order(stage) for stage in range(stages)]
-    results = ranks.launch(train_rank, stages, task, timeline.pipeline, orders, timeout=timeout, backend="gloo")
+    results = ranks.launch(train_rank, stages, task, timeline.pipeline, orders, timeout=timeout, backend=backend)
     return None if results is None else _gather(results)
 
 
@@ -140,7 +142,8 @@ def single_process_step(microbatches=8, *, shape=None, samples=2, seed=0, dtype=
     return Step(work.loss, _gradients([model]), *peaks, (ranks.Traffic(),), ())
 
 
-def torch_1f1b_step(stages=4, microbatches=8, *, shape=None, samples=2, seed=0, dtype=torch.float64, timeout=60):
+def torch_1f1b_step(stages=4, microbatches=8, *, shape=None, samples=2, seed=0, dtype=torch.float64, timeout=60,
+                    backend=None):
     """The same step under PyTorch's own `Schedule1F1B` of `torch.distributed.pipelining`; return it as a `Step`.
 
     Each operation has only the time of its start (also as its end). PyTorch learns the shapes of the activations by
@@ -149,12 +152,13 @@ def torch_1f1b_step(stages=4, microbatches=8, *, shape=None, samples=2, seed=0, 
     pipeline = simulate("1f1b", stages, microbatches).pipeline
     task = _make_task(microbatches, 1, shape, samples, seed, dtype, None)
     cut(build(task.shape), stages)
-    results = ranks.launch(torch_1f1b_rank, pipeline.stages, task, timeout=timeout, backend="gloo")
+    results = ranks.launch(torch_1f1b_rank, pipeline.stages, task, timeout=timeout, backend=backend)
     return None if results is None else _gather(results)
 
 
 def measure_makespan(
-    schedule, stages=4, microbatches=8, forward_s=0.02, backward_s=0.04, *, weight_s=None, chunks=None, timeout=60
+    schedule, stages=4, microbatches=8, forward_s=0.02, backward_s=0.04, *, weight_s=None, chunks=None, timeout=60,
+    backend=None,
 ):
     """Time a schedule on real processes whose operations sleep; return a `Makespan`.
 
@@ -173,7 +177,7 @@ def measure_makespan(
     v = simulated.pipeline.chunks
     seconds = {"F": forward_s / v, "B": backward_s / v, "b": (backward_s - weight_s) / v, "W": weight_s / v}
     orders = [simulated.order(stage) for stage in range(stages)]
-    lanes = ranks.launch(sleep_rank, stages, seconds, simulated.pipeline, orders, timeout=timeout, backend="gloo")
+    lanes = ranks.launch(sleep_rank, stages, seconds, simulated.pipeline, orders, timeout=timeout, backend=backend)
     if lanes is None:
         return None
     operations = _on_one_clock(lanes)
@@ -230,12 +234,14 @@ def _on_one_clock(lanes):
 def main():
     """Run a step from the command line and print it beside the oracle and the simulation."""
     parser = command.parser_of(__doc__)
-    parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b", help="default: 1f1b")
+    parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b",
+                        help="the order of forward and backward passes (default: 1f1b)")
     parser.add_argument("--stages", type=int, default=4, help="processes, one a stage (default: 4)")
     parser.add_argument("--microbatches", type=int, default=8, help="micro-batches of the step (default: 8)")
+    command.add_backend(parser)
     given = parser.parse_args()
     with command.errors_in_words(parser):
-        step = train_step(given.schedule, given.stages, given.microbatches)
+        step = train_step(given.schedule, given.stages, given.microbatches, backend=given.backend)
     if step is None:
         return
     loss_gap, gradient_gap = step.difference(single_process_step(given.microbatches))
@@ -248,6 +254,15 @@ def main():
             f"stage {stage}: peak {live} micro-batches alive (simulated {predicted[stage]}), {size / 1024:.0f} KiB; "
             f"sent {traffic.calls['send']} messages, {traffic.bytes['send'] / 1024:.0f} KiB"
         )
+
+
+def _only(name, value):
+    """ValueError unless it is the place of a micro-batch."""
+    whole(name, value, 0)
+
+
+guard(globals(), KINDS | {"only": _only, "other": task("pipeline:Step")},
+      "train_step", "single_process_step", "torch_1f1b_step", "measure_makespan", "Step.difference")
 
 
 if __name__ == "__main__":

@@ -10,9 +10,13 @@ from dataclasses import dataclass
 
 import torch
 
-from scalebook.checks import whole
+from scalebook import checks
+from scalebook.borders import guard
+from scalebook.labs.devices import devices, finish
+from scalebook.labs.kinds import KINDS
 
 DTYPES = {32: torch.float32, 16: torch.float16, 8: torch.int8}
+BITS = {"cpu": (32, 16, 8), "cuda": (32, 16)}  # PyTorch multiplies no matrix of integers by a vector on a GPU
 
 
 @dataclass(frozen=True)
@@ -29,34 +33,39 @@ class Reading:
         return self.weights * self.bits / 8 / self.seconds
 
 
-def time_products(bits=(32, 16, 8), rows=8192, columns=8192, rounds=9):
+def time_products(bits=None, rows=8192, columns=8192, rounds=9, device="cpu"):
     """Time `torch.mv` of a (rows, columns) matrix of 32-, 16- and 8-bit numbers; return a `Reading` for each.
+
+    `device` is one of `devices()`; on a GPU, `bits` are 32 and 16.
 
     The sizes take turns, and the least of `rounds` times counts: what else the machine does can only add to it. The
     matrix must not fit in the processor's caches: the default has 268 MB at 32 bits, and 67 MB at 8. A product of 8-bit
     integers wraps around when it is large; here the vector is 1 in its first entry and 0 elsewhere, so the product is
     the matrix's first column, which is checked.
 
-    Raises ValueError for bits other than 32, 16 and 8, and sizes that are not whole numbers of at least 1.
+    Raises ValueError for a device that is not there, bits that it does not multiply, and sizes that are not whole
+    numbers of at least 1.
 
     >>> [reading.bits for reading in time_products(rows=8, columns=8, rounds=1)]
     [32, 16, 8]
     """
-    for name, value in (("rows", rows), ("columns", columns), ("rounds", rounds)):
-        whole(name, value)
+    checks.one_of("device", device, devices())
+    bits = BITS[device] if bits is None else bits
     for size in bits:
-        if size not in DTYPES:
-            raise ValueError(f"bits = {size!r} is not allowed; it must be one of {tuple(DTYPES)}")
+        if size not in BITS[device]:
+            raise ValueError(f"bits = {size!r} is not allowed; on {device} it must be one of {BITS[device]}")
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(-100, 100, (rows, columns), dtype=torch.int8, generator=generator)
-    operands = {size: (drawn.to(DTYPES[size]), torch.eye(columns, 1).flatten().to(DTYPES[size])) for size in bits}
+    operands = {size: (drawn.to(device, DTYPES[size]), torch.eye(columns, 1).flatten().to(device, DTYPES[size]))
+                for size in bits}
     seconds = {size: [] for size in bits}
     for turn in range(rounds + 1):  # the first warms up
         for size, (matrix, vector) in operands.items():
             start = time.perf_counter()
             product = torch.mv(matrix, vector)
+            finish(device)
             seconds[size] += [time.perf_counter() - start] if turn else []
-            if not torch.equal(product.to(torch.int8), drawn[:, 0]):
+            if not torch.equal(product.to("cpu", torch.int8), drawn[:, 0]):
                 raise ArithmeticError(f"torch.mv at {size} bits gave a wrong product")
     return [Reading(size, rows * columns, min(seconds[size])) for size in bits]
 
@@ -68,3 +77,6 @@ def tokens_per_second(bytes_per_second, weights, bits_per_weight):
     28.571428571428573
     """
     return bytes_per_second / (weights * bits_per_weight / 8)
+
+
+guard(globals(), KINDS, "time_products")

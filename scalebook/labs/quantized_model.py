@@ -10,7 +10,6 @@ The first writes `scalebook/data/quantization.json`. The text was surely among w
 is for the texts of most published perplexities. What is compared here is the same model before and after.
 """
 
-import argparse
 import hashlib
 import json
 import tempfile
@@ -22,6 +21,7 @@ import torch
 
 from scalebook import texts
 from scalebook.data import load
+from scalebook.labs import command
 from scalebook.labs import quantized_results as results
 from scalebook.labs.language_model import (
     PACKAGE,
@@ -207,15 +207,21 @@ def recompute(bench, windows=2):
 
 def main():
     """Measure everything, or a part, from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser_of(__doc__)
     parser.add_argument("--part", action="store_true", help="measure a part again and compare it with what is stored")
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir(), f"{NAME}.jsonl"),
                         help="where finished rows are kept until all are there (default: %(default)s)")
     given = parser.parse_args()
-    if not given.part:
+    with command.errors_in_words(parser):
+        if given.part:
+            print_part()
+            return
         print(results.store(NAME, table(prepare(), given.scratch)))
         given.scratch.unlink()
-        return
+
+
+def print_part():
+    """Measure the part again and print it beside what is stored; end with an error where it is not close."""
     checks = recompute(prepare())
     for what, now, then, allowed in checks:
         print(f"{what:40} {now:.5f} stored {then:.5f}{'' if abs(now / then - 1) <= allowed else '  NOT CLOSE'}")

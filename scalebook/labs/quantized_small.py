@@ -15,7 +15,6 @@ trains it and writes `scalebook/data/quantization_small.json`.
 Shapes, as suffixes of names: B samples, S positions, O outputs and I inputs of a layer.
 """
 
-import argparse
 import math
 import time
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from dataclasses import replace
 import torch
 
 from scalebook import texts
+from scalebook.labs import command
 from scalebook.labs import quantized_results as results
 from scalebook.labs.language_model import measure_perplexity, take_windows
 from scalebook.labs.quantized_layers import (
@@ -194,8 +194,15 @@ def model_context(model):
 
 
 def main():
-    """Train, quantize, measure and write the data."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    """Train, quantize, measure and write the data, from the command line."""
+    parser = command.parser_of(__doc__)
+    parser.parse_args()
+    with command.errors_in_words(parser):
+        make()
+
+
+def make():
+    """Train, quantize, measure, and write the data."""
     training, held_out = map(encode, texts.split())
     start = time.perf_counter()
     model, losses = train(training, STEPS)

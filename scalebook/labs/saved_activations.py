@@ -8,10 +8,9 @@ two bytes a number.
 Shapes, as suffixes of names: B samples, S positions, D width of the model (the paper's h), H heads (the paper's a), K
 width of a head, F = 4 D.
 
-Run it with `python -m scalebook.labs.saved_activations`.
+Run it with `python -m scalebook.labs.saved_activations --positions 128`.
 """
 
-import argparse
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,7 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from scalebook.borders import guard
 from scalebook.checks import whole
+from scalebook.labs import command
+from scalebook.labs.kinds import KINDS
 from scalebook.labs.saved_tensors import SavedTensors
 
 RATE = 0.1  # of dropout
@@ -255,19 +257,21 @@ def name_items(found, kept, parts, sbh, assb):
 
 def main():
     """Print what the layer keeps, tensor by tensor, beside the paper's count."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("batch", 2), ("positions", 64), ("width", 64), ("heads", 4)):
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"default: {default}")
+    parser = command.parser_of(__doc__)
+    for name, what, default in (("batch", "samples of the micro-batch", 2), ("positions", "tokens of a sample", 64),
+                                ("width", "of the model", 64), ("heads", "of the attention", 4)):
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default: {default})")
     given = vars(parser.parse_args())
     for variant in VARIANTS:
-        try:
+        with command.errors_in_words(parser):
             found = saved_activations(variant, **given)
-        except ValueError as error:
-            parser.error(str(error))
         print(f"{variant}: {found.total} B; the paper counts {sum(item.counted for item in found.items)} B for these")
         for item in found.items:
             name = f"{item.operation}, {item.tensor}"
             print(f"  {item.part:10} {name:46} {item.bytes:9} B  paper {item.counted:9} B")
+
+
+guard(globals(), KINDS, "saved_activations")
 
 
 if __name__ == "__main__":

@@ -74,9 +74,9 @@ def measure_block(region, batch, positions, width, heads):
     """The (name, bytes) that one forward of this rank's block saves, in its order."""
     torch.manual_seed(0)  # in a process of its own, or in the caller's fork
     shape = tp.Shape(hidden=width, heads=heads, dropout=RATE)
-    block = tp.ParallelBlock.of(tp.Block(shape).to(torch.bfloat16), region)
+    block = tp.ParallelBlock.of(tp.Block(shape).to(ranks.device(), torch.bfloat16), region)
     own = positions // region.ranks if region.sequence_parallel else positions
-    x = torch.randn(own, batch, width, dtype=torch.bfloat16, requires_grad=True)
+    x = torch.randn(own, batch, width, dtype=torch.bfloat16).to(ranks.device()).requires_grad_()
     ledger = Items(block.parameters())
     with under_module_names(block, ledger), ledger.during("block"):
         y = block(x)
@@ -91,7 +91,7 @@ def saved_by_rank(rank, world_size, sizes):
         return {way: measure_block(tp.Region(**options), *sizes) for way, options in WAYS.items()}
 
 
-def saved_on_ranks(size=4, *, batch=2, positions=64, width=64, heads=8, timeout=60):
+def saved_on_ranks(size=4, *, batch=2, positions=64, width=64, heads=8, timeout=60, backend=None):
     """What each of `size` processes keeps of one layer: a dict by `WAYS` of one `Saved` for each rank.
 
     Its parts are "outside" (norms, dropout, and what enters the products by columns) and "inside" (heads and columns).
@@ -99,7 +99,8 @@ def saved_on_ranks(size=4, *, batch=2, positions=64, width=64, heads=8, timeout=
 
     Raises ValueError for sizes that the ranks cannot share, and for fewer than two samples or two heads a rank: there
     PyTorch need not copy keys and values for its product of many matrices, and keeps the memory of all three alive.
-    `ranks.RankError` when a rank fails. Under `torchrun` rank 0 gets the dict and the others None.
+    `ranks.RankError` when a rank fails. `backend` is that of `ranks.run`. Under `torchrun` rank 0 gets the dict and the
+    others None.
 
     >>> found = saved_on_ranks(2, positions=8, width=16, heads=4)
     >>> one = found["sequence parallel, inputs gathered again"][0]
@@ -117,7 +118,7 @@ def saved_on_ranks(size=4, *, batch=2, positions=64, width=64, heads=8, timeout=
     if positions % size:
         raise ValueError(f"positions = {positions} is not allowed; it must be a multiple of the {size} ranks")
     sizes = batch, positions, width, heads
-    results = ranks.launch(saved_by_rank, size, sizes, timeout=timeout)
+    results = ranks.launch(saved_by_rank, size, sizes, timeout=timeout, backend=backend)
     return None if results is None else {way: tuple(name_all(way, size, sizes, result[way]) for result in results)
                                          for way in WAYS}
 
@@ -137,8 +138,11 @@ def name_all(way, size, sizes, found):
 def main():
     """Print what rank 0 keeps in each way, tensor by tensor, beside the paper's count."""
     parser = command.parser_of(__doc__)
-    for name, default in (("ranks", 4), ("batch", 2), ("positions", 64), ("width", 64), ("heads", 8)):
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"default: {default}")
+    for name, what, default in (("ranks", "processes", 4), ("batch", "samples of the micro-batch", 2),
+                                ("positions", "tokens of a sample", 64), ("width", "of the model", 64),
+                                ("heads", "of the attention", 8)):
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default: {default})")
+    command.add_backend(parser)
     given = vars(parser.parse_args())
     with command.errors_in_words(parser):
         found = saved_on_ranks(given.pop("ranks"), **given)

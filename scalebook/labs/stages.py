@@ -10,6 +10,7 @@ from collections import defaultdict
 import torch
 import torch.distributed as dist
 
+from scalebook import ranks
 from scalebook.labs.saved_tensors import SavedTensors
 from scalebook.labs.tiny_transformer import Linear, add_weight_gradient, token_loss
 from scalebook.pipeline import Operation
@@ -22,6 +23,9 @@ class Mail:
     tag of its own, so a receive waits for exactly one message, in whatever order messages come. So the only thing a
     rank waits for is an operation that the simulation puts earlier. Of the operations not yet run, the earliest has
     all its inputs sent: its rank can go on. Hence some rank always can.
+
+    NCCL knows no tags, and matches the messages of two ranks by their order. So messages travel over gloo also where
+    the ranks compute on GPUs, through the memory of the host.
     """
 
     def __init__(self, pipeline, stage):
@@ -35,17 +39,18 @@ class Mail:
         if receiver == self.stage:
             self.at_home[kind, piece, microbatch] = tensor
         else:
-            work = dist.isend(tensor, receiver, tag=self.tag(kind, piece, microbatch))
-            self.on_the_way.append((work, tensor))  # the tensor must live until it has been read
+            message = tensor.cpu()
+            work = dist.isend(message, receiver, tag=self.tag(kind, piece, microbatch))
+            self.on_the_way.append((work, message))  # the message must live until it has been read
 
     def receive(self, kind, piece, microbatch, like):
         """The input of a forward or backward of a piece on this stage; waits for it. `like` gives shape and type."""
         if (kind, piece, microbatch) in self.at_home:
             return self.at_home.pop((kind, piece, microbatch))
         sender = self.pipeline.device(piece - 1 if kind == "F" else piece + 1)
-        tensor = torch.empty_like(like)
-        dist.recv(tensor, sender, tag=self.tag(kind, piece, microbatch))
-        return tensor
+        message = torch.empty_like(like, device="cpu")
+        dist.recv(message, sender, tag=self.tag(kind, piece, microbatch))
+        return message.to(ranks.device())
 
     def tag(self, kind, piece, microbatch):
         """A number for each message of the step."""
@@ -96,7 +101,7 @@ class TransformerWork:
         """Start with nothing computed."""
         self.pieces, self.batches, self.mistake = pieces, batches, mistake
         tokens = batches[0][0]
-        self.like = torch.empty(*tokens.shape, width, dtype=next(pieces[0].parameters()).dtype)
+        self.like = torch.empty(*tokens.shape, width, dtype=next(pieces[0].parameters()).dtype, device=tokens.device)
         self.saved = SavedTensors(permanent=[p for piece in pieces for p in piece.parameters()])
         self.ends, self.deferred, self.loss = {}, defaultdict(list), 0.0
 
@@ -114,6 +119,7 @@ class TransformerWork:
                 y = token_loss(y, targets) / (1 if self.mistake == "sum" else len(self.batches))
                 self.loss += y.item()
         self.ends[key] = (x, y)
+        self.finish()
         return y.detach()
 
     def backward(self, microbatch, chunk, given, split):
@@ -125,12 +131,19 @@ class TransformerWork:
             self.pieces[chunk].zero_grad()
         x, y = self.ends.pop((microbatch, chunk))
         y.backward(given)
+        self.finish()
         return x.grad
 
     def weight_gradient(self, microbatch, chunk):
         """Compute the weight gradients that the backward has put off."""
         for x, gradient, weight, bias in self.deferred.pop((microbatch, chunk)):
             add_weight_gradient(x.get(), gradient.get(), weight, bias)
+        self.finish()
+
+    def finish(self):
+        """Wait until all is computed: on a GPU a call returns before, and the clock would stop too early."""
+        if self.like.is_cuda:
+            torch.cuda.synchronize(self.like.device)
 
     def defer_for(self, key):
         """What a split linear layer calls in its backward: keep its tensors, still counted as alive."""

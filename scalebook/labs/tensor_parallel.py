@@ -14,10 +14,12 @@ import torch
 
 from scalebook import ranks
 from scalebook import tensor_parallel as tp
+from scalebook.borders import guard
 from scalebook.checks import whole
 from scalebook.formulas import tensor_parallel as formulas
 from scalebook.labs import command
 from scalebook.labs.gaps import largest
+from scalebook.labs.kinds import KINDS
 from scalebook.labs.tensor_parallel_settings import Pass, Setting, build_part, single_process
 
 TOLERANCE = 1e-10  # of float64: what may remain of rounding
@@ -85,11 +87,12 @@ def predicted_bytes(setting, size):
     return elements * torch.float64.itemsize
 
 
-def compare(size=4, settings=None, *, timeout=120):
+def compare(size=4, settings=None, *, timeout=120, backend=None):
     """Run the settings on `size` processes and on one; return a dict of `Comparison` by the settings' names.
 
-    `settings` None means `standard_settings(size)`. Under `torchrun` rank 0 gets the dict and the others None. Raises
-    ValueError when the ranks cannot run a setting, and `ranks.RankError` when a rank fails.
+    `settings` None means `standard_settings(size)`. `backend` is that of `ranks.run`. Under `torchrun` rank 0 gets the
+    dict and the others None. Raises ValueError when the ranks cannot run a setting, and `ranks.RankError` when a rank
+    fails.
 
     >>> found = compare(2, {"SwiGLU": Setting(tp.Shape(activation="swiglu"))})
     >>> found["SwiGLU"].largest_gap < 1e-10, found["SwiGLU"].forward[0].calls["all_reduce"]
@@ -98,7 +101,7 @@ def compare(size=4, settings=None, *, timeout=120):
     settings = standard_settings(size) if settings is None else settings
     for setting in settings.values():
         setting.check(size)
-    results = ranks.launch(measure_rank, size, settings, timeout=timeout, backend="gloo")
+    results = ranks.launch(measure_rank, size, settings, timeout=timeout, backend=backend)
     if results is None:
         return None
     return {name: gather(setting, [result[name] for result in results]) for name, setting in settings.items()}
@@ -240,12 +243,13 @@ def calls_of(traffic):
 
 def main():
     """Print the table, and the counts under other conditions."""
-    parser = command.parser_of(__doc__)
-    command.add_ranks(parser)
-    size = parser.parse_args().ranks
+    parser = command.parser_of_ranks(__doc__)
+    given = parser.parse_args()
+    size = given.ranks
     with command.errors_in_words(parser):
         settings, conditions = standard_settings(size), condition_settings(size)
-        found = compare(size, settings | {name: setting for name, (setting, _) in conditions.items()})
+        every = settings | {name: setting for name, (setting, _) in conditions.items()}
+        found = compare(size, every, backend=given.backend)
     if found is None:
         return
     sizes = settings["GELU"]
@@ -257,6 +261,9 @@ def main():
     for name, (_, predicted) in conditions.items():
         counted = tuple(traffic[0].calls["all_reduce"] for traffic in (found[name].forward, found[name].backward))
         print(f"{name}: {predicted} {counted}")
+
+
+guard(globals(), KINDS, "compare")
 
 
 if __name__ == "__main__":

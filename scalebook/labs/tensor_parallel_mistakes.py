@@ -8,6 +8,7 @@ small letter is one rank's part.
 import torch
 import torch.nn.functional as F
 
+from scalebook import ranks
 from scalebook import tensor_parallel as tp
 from scalebook.checks import whole
 from scalebook.labs.tensor_parallel_settings import Setting, build_part
@@ -93,7 +94,7 @@ def one_stream_for_heads(rank, size):
 def mask_of_heads(stream, size):
     """The mask that a rank draws for its attention weights, one head, as ones and zeros."""
     positions = setting_for(size).positions
-    return (tp.dropout(torch.ones(1, 1, positions, positions), DROPPED, stream) > 0).double()
+    return (tp.dropout(torch.ones(1, 1, positions, positions, device=ranks.device()), DROPPED, stream) > 0).double()
 
 
 def own_stream_outside(rank, size):

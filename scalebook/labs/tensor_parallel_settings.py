@@ -5,8 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from scalebook import checks, ranks
 from scalebook import tensor_parallel as tp
+from scalebook.borders import guard
 from scalebook.checks import whole
+from scalebook.labs.kinds import KINDS
 from scalebook.tensor_parallel.reference import Attention
 
 PARTS = ("attention", "mlp", "block", "model")
@@ -34,8 +37,9 @@ class Setting:
 
     def __post_init__(self):
         """Raise ValueError for what cannot be run on any number of ranks."""
-        if self.part not in PARTS:
-            raise ValueError(f"part = {self.part!r} is not allowed; it must be one of {PARTS}")
+        checks.one_of("part", self.part, PARTS)
+        for name in ("recomputed", "early_stop", "input_gradient", "frozen_norms"):
+            checks.flag(name, getattr(self, name))
         tp.Region(None, self.sequence_parallel, self.regather)  # raises for what no region can be
         if not isinstance(self.shape, tp.Shape):
             raise ValueError(f"shape = {self.shape!r} is not allowed; it must be a Shape")
@@ -53,26 +57,31 @@ class Setting:
                              f"multiple of the {size} ranks")
 
     def whole(self):
-        """The part of the transformer on one process, with the same parameters in every process."""
+        """The part of the transformer on one process, with the same parameters in every process and on every device."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model = tp.Transformer(self.shape).double()
             for name, parameter in model.named_parameters():
                 if "norm" in name:  # they begin as ones and zeros, which would hide mistakes
                     nn.init.normal_(parameter, mean=1.0)
-        block = model.blocks[0]
+        block = model.to(ranks.device()).blocks[0]
         chosen = {"model": model, "block": block, "mlp": block.mlp, "attention": block.attention}[self.part]
         for name, parameter in chosen.named_parameters():
             parameter.requires_grad_(not (self.frozen_norms and "norm" in name))
         return chosen
 
     def data(self):
-        """The input, and what the output is multiplied with for a loss; for a model, tokens and those to predict."""
+        """The input, and what the output is multiplied with for a loss; for a model, tokens and those to predict.
+
+        They are drawn on the CPU, so that they are the same on every device.
+        """
         drawn = torch.Generator().manual_seed(self.seed)
         if self.part == "model":
-            return torch.randint(self.shape.vocabulary, (2, self.positions, self.samples), generator=drawn).unbind()
-        size = 2, self.positions, self.samples, self.shape.hidden
-        return torch.randn(*size, generator=drawn, dtype=torch.float64).unbind()
+            pair = torch.randint(self.shape.vocabulary, (2, self.positions, self.samples), generator=drawn)
+        else:
+            size = 2, self.positions, self.samples, self.shape.hidden
+            pair = torch.randn(*size, generator=drawn, dtype=torch.float64)
+        return pair.to(ranks.device()).unbind()
 
 
 @dataclass(frozen=True)
@@ -105,7 +114,7 @@ def build_part(setting, region):
         "mlp": lambda: tp.ParallelMLP(shape, region),
     }[setting.part]()
     state = tp.shard_state(setting.whole().state_dict(), shape, region.rank, region.ranks)
-    part.double().load_state_dict(state)
+    part.to(ranks.device(), torch.float64).load_state_dict(state)
     for name, parameter in part.named_parameters():
         parameter.requires_grad_(not (setting.frozen_norms and "norm" in name))
     if setting.part == "block" and setting.recomputed:
@@ -156,3 +165,6 @@ def single_process(setting, size):
     loss.backward()
     gradients = {name: p.grad for name, p in part.named_parameters() if p.grad is not None}
     return Pass(y.detach(), x.grad, gradients)
+
+
+guard(globals(), KINDS, "single_process")

@@ -38,7 +38,7 @@ class Attention(nn.Module):
         self.head_width = attention.shape.head_width
         parts = zip("qkv", attention.qkv.weight.chunk(3), attention.qkv.bias.chunk(3), strict=True)
         for name, weight, bias in parts:
-            linear = nn.Linear(weight.shape[1], weight.shape[0]).to(weight.dtype)
+            linear = nn.Linear(weight.shape[1], weight.shape[0]).to(weight)
             linear.load_state_dict({"weight": weight.detach(), "bias": bias.detach()})
             setattr(self, name, linear)
         self.out = attention.out
@@ -95,14 +95,14 @@ def setting_for(size, sequence_parallel):
     return Setting(tp.Shape(8 * heads, heads), sequence_parallel=sequence_parallel, positions=heads)
 
 
-def run_plans(size=4, *, timeout=120):
+def run_plans(size=4, *, timeout=120, backend=None):
     """Run the block under each plan on `size` processes; return a dict of `Theirs`.
 
-    Under `torchrun` rank 0 gets it and the others None. Raises ValueError unless `size` is a number of ranks, and
-    `ranks.RankError` when a rank fails.
+    `backend` is that of `ranks.run`. Under `torchrun` rank 0 gets the dict and the others None. Raises ValueError
+    unless `size` is a number of ranks, and `ranks.RankError` when a rank fails.
     """
     whole("size", size)
-    results = ranks.launch(measure_rank, size, timeout=timeout, backend="gloo")
+    results = ranks.launch(measure_rank, size, timeout=timeout, backend=backend)
     if results is None:
         return None
     found = {}
@@ -114,7 +114,7 @@ def run_plans(size=4, *, timeout=120):
 
 def measure_rank(rank, world_size):
     """One rank: every plan."""
-    mesh = dist.device_mesh.init_device_mesh("cpu", (world_size,))
+    mesh = dist.device_mesh.init_device_mesh(ranks.device().type, (world_size,))
     return {name: measure_plan(name, mesh, rank, world_size) for name in PLANS}
 
 
@@ -191,10 +191,10 @@ def spelled(counts):
 
 def main():
     """Print what PyTorch's tensor parallelism computes and sends."""
-    parser = command.parser_of(__doc__)
-    command.add_ranks(parser)
+    parser = command.parser_of_ranks(__doc__)
+    given = parser.parse_args()
     with command.errors_in_words(parser):
-        found = run_plans(parser.parse_args().ranks)
+        found = run_plans(given.ranks, backend=given.backend)
     if found is not None:
         print("\n".join(table(found)))
 

@@ -14,9 +14,11 @@ import torch.nn.functional as F
 
 from scalebook import ranks
 from scalebook import tensor_parallel as tp
+from scalebook.borders import guard
 from scalebook.labs import command
 from scalebook.labs import tensor_parallel_mistakes as mistakes
 from scalebook.labs.gaps import largest
+from scalebook.labs.kinds import KINDS
 from scalebook.labs.tensor_parallel_mistakes import DROPPED, inputs, mask_of_heads, setting_for
 from scalebook.labs.tensor_parallel_settings import RankMasks
 
@@ -173,18 +175,18 @@ def predict(size=4):
     return {name: tuple(tuple(one.detach() for one in each) for each in pair) for name, pair in found.items()}
 
 
-def run_mistakes(size=4, *, timeout=120):
+def run_mistakes(size=4, *, timeout=120, backend=None):
     """Make every mistake on `size` processes; return a dict of `Wrong`.
 
-    Under `torchrun` rank 0 gets it and the others None. Raises ValueError as `predict`, and `ranks.RankError` when a
-    rank fails.
+    `backend` is that of `ranks.run`. Under `torchrun` rank 0 gets the dict and the others None. Raises ValueError as
+    `predict`, and `ranks.RankError` when a rank fails.
 
     >>> found = run_mistakes(2)
     >>> found["f left out"].gap < 1e-12, found["f left out"].error > 0.1
     (True, True)
     """
     predicted = predict(size)
-    results = ranks.launch(measure_rank, size, timeout=timeout, backend="gloo")
+    results = ranks.launch(measure_rank, size, timeout=timeout, backend=backend)
     if results is None:
         return None
     return {name: Wrong(tuple(one[name][0] for one in results), *predicted[name], results[0][name][1])
@@ -218,12 +220,15 @@ def table(found):
 
 def main():
     """Print what each mistake gave."""
-    parser = command.parser_of(__doc__)
-    command.add_ranks(parser)
+    parser = command.parser_of_ranks(__doc__)
+    given = parser.parse_args()
     with command.errors_in_words(parser):
-        found = run_mistakes(parser.parse_args().ranks)
+        found = run_mistakes(given.ranks, backend=given.backend)
     if found is not None:
         print("\n".join(table(found)))
+
+
+guard(globals(), KINDS, "run_mistakes")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from torch import nn
 
 from scalebook import ranks
 from scalebook import tensor_parallel as tp
+from scalebook.borders import guard
 from scalebook.labs import command
+from scalebook.labs.kinds import task
 from scalebook.labs.stages import execute
 from scalebook.labs.three_d_task import AXES, Measured, Run, Task, check
 from scalebook.labs.three_d_traffic import count_by_axis
@@ -24,11 +26,11 @@ from scalebook.mesh import RankGrid
 from scalebook.zero import Zero1, buckets_of
 
 
-def train(task=None, *, timeout=120):
+def train(task=None, *, timeout=120, backend=None):
     """Train on as many processes as the task's grid has ranks; return a `Run`.
 
-    Under `torchrun` every process calls this; rank 0 gets the run and the others None. Raises ValueError for a task
-    that its grid cannot run, and `ranks.RankError` when a rank fails.
+    `backend` is that of `ranks.run`. Under `torchrun` every process calls this; rank 0 gets the run and the others
+    None. Raises ValueError for a task that its grid cannot run, and `ranks.RankError` when a rank fails.
 
     >>> run = train(Task(grid=RankGrid(tp=1, dp=2, pp=1), steps=1))
     >>> run.calls(0, "dp"), run.calls(0, "tp")
@@ -36,21 +38,22 @@ def train(task=None, *, timeout=120):
     """
     task = Task() if task is None else task
     check(task)
-    measured = ranks.launch(measure_rank, task.grid.world_size, task, timeout=timeout, backend="gloo")
+    measured = ranks.launch(measure_rank, task.grid.world_size, task, timeout=timeout, backend=backend)
     return None if measured is None else Run(task, tuple(measured))
 
 
-def single_process(task=None):
+def single_process(task=None, replica=None):
     """The same training in this process, each step with the whole batch at once, by PyTorch's AdamW: the oracle.
 
-    Returns the mean loss of each step and the parameters by name.
+    With `replica`, a data-parallel rank's place, each step has that rank's part of the batch alone. Returns the mean
+    loss of each step and the parameters by name.
     """
     task = Task() if task is None else task
     model = task.model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=task.learning_rate, weight_decay=task.decay)
     losses = []
     for step in range(task.steps):
-        loss = model(*task.data(step))
+        loss = model(*(task.data(step) if replica is None else task.data_of(step, replica)))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -62,6 +65,8 @@ def measure_rank(rank, size, task):
     """Train on one rank; count what it sends in the last step, along each axis of the grid."""
     grid, place = task.grid, task.grid.coordinates(rank)
     groups = make_groups(grid, rank)
+    if task.mistake == "replicas apart":
+        groups["dp"] = [dist.new_group([one]) for one in range(size)][rank]
     region = tp.Region(groups["tp"], task.sequence_parallel)
     piece = Piece(tp.ParallelTransformer.of(task.model(), region), place["pp"], grid.pp)
     optimizer = Zero1(buckets_of(piece, task.elements, grid.dp), task.dtype, group=groups["dp"],
@@ -169,13 +174,17 @@ def main():
         parser.add_argument(f"--{axis}", type=int, default=2, help=f"{words} ranks (default: 2)")
     parser.add_argument("--steps", type=int, default=3, help="training steps (default: 3)")
     parser.add_argument("--sequence-parallel", action="store_true", help="split the positions between the products")
+    command.add_backend(parser)
     given = parser.parse_args()
     with command.errors_in_words(parser):
         task = Task(grid=RankGrid(tp=given.tp, dp=given.dp, pp=given.pp), steps=given.steps,
                     sequence_parallel=given.sequence_parallel)
-        run = train(task)
+        run = train(task, backend=given.backend)
     if run is not None:
         print("\n".join(run.table(*single_process(task))))
+
+
+guard(globals(), {"task": task("three_d_task:Task")}, "single_process")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from scalebook import ranks
 from scalebook import tensor_parallel as tp
 from scalebook.checks import whole
 from scalebook.formulas import pipeline as pipeline_formulas
@@ -15,6 +16,7 @@ from scalebook.pipeline import simulate
 from scalebook.zero import communication_bytes
 
 AXES = ("tp", "pp", "dp")
+MISTAKES = ("", "replicas apart")
 SHAPE = tp.Shape(hidden=16, heads=4, vocabulary=24, layers=4)
 NAMES = {"all_reduce": "all-reduces", "all_gather": "all-gathers", "reduce_scatter": "reduce-scatters",
          "send": "sends", "recv": "receives"}
@@ -25,7 +27,8 @@ class Task:
     """What every rank must know: the grid, the model, the batches, and the optimizer.
 
     A step has `microbatches` micro-batches of `samples` samples on each data-parallel rank; `elements` is the least
-    size of a bucket of ZeRO-1.
+    size of a bucket of ZeRO-1. The mistake "replicas apart" lets every rank's optimizer work alone, as if there were no
+    data-parallel group: `three_d.single_process(task, replica)` says what comes of it.
     """
 
     grid: RankGrid = field(default_factory=lambda: RankGrid(tp=2, dp=2, pp=2))
@@ -39,26 +42,30 @@ class Task:
     learning_rate: float = 1e-2
     decay: float = 0.1
     seed: int = 0
+    mistake: str = ""
     dtype = torch.float64
 
     def model(self):
-        """The whole model, the same on every rank."""
+        """The whole model, the same on every rank and device: it is drawn on the CPU."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return tp.Transformer(self.shape).to(self.dtype)
+            return tp.Transformer(self.shape).to(ranks.device(), self.dtype)
 
     def data(self, step):
-        """Tokens and targets of the whole batch of a step, (S, B) each."""
+        """Tokens and targets of the whole batch of a step, (S, B) each: replica after replica."""
         samples = self.grid.dp * self.microbatches * self.samples
         generator = torch.Generator().manual_seed(1000 * self.seed + step)
         text = torch.randint(self.shape.vocabulary, (self.positions + 1, samples), generator=generator)
+        text = text.to(ranks.device())
         return text[:-1], text[1:]
 
-    def microbatches_of(self, step, place):
+    def data_of(self, step, replica):
+        """Tokens and targets of one data-parallel rank's part of the batch, (S, B / dp) each."""
+        return tuple(whole.chunk(self.grid.dp, dim=1)[replica] for whole in self.data(step))
+
+    def microbatches_of(self, step, replica):
         """The micro-batches of one data-parallel rank: its part of the batch, in equal parts."""
-        first = place * self.microbatches
-        tokens, targets = (part.split(self.samples, dim=1) for part in self.data(step))
-        return list(zip(tokens, targets, strict=True))[first : first + self.microbatches]
+        return list(zip(*(part.split(self.samples, dim=1) for part in self.data_of(step, replica)), strict=True))
 
     def timeline(self):
         """1F1B as `scalebook.pipeline` simulates it."""
@@ -196,6 +203,8 @@ def check(task):
     for axis in ("cp", "ep"):
         if getattr(task.grid, axis) != 1:
             raise ValueError(f"{axis} = {getattr(task.grid, axis)} is not allowed; the lab has tp, dp and pp only")
+    if task.mistake not in MISTAKES:
+        raise ValueError(f"mistake = {task.mistake!r} is not allowed; it must be one of {MISTAKES}")
     task.shape.check(task.grid.tp)
     if task.shape.layers % task.grid.pp:
         raise ValueError(f"pp = {task.grid.pp} is not allowed; it must divide the {task.shape.layers} layers")

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from scalebook import ranks
 from scalebook.checks import whole
 
 
@@ -110,7 +111,7 @@ class Block(nn.Module):
             part.view(samples, positions, self.heads, -1).transpose(1, 2) for part in qkv_BS3D.chunk(3, dim=-1)
         )
         scores_BHSS = q_BHSK @ k_BHSK.transpose(-1, -2) / math.sqrt(q_BHSK.shape[-1])
-        future = torch.ones(positions, positions, dtype=torch.bool).triu(1)
+        future = torch.ones(positions, positions, dtype=torch.bool, device=scores_BHSS.device).triu(1)
         weights_BHSS = scores_BHSS.masked_fill(future, -math.inf).softmax(-1)
         return (weights_BHSS @ v_BHSK).transpose(1, 2).flatten(2)
 
@@ -145,7 +146,9 @@ class Transformer(nn.Module):
 
 
 def build(shape, seed=0, dtype=torch.float64):
-    """The whole model, the same for the same seed on every rank; leaves the global random state as it was.
+    """The whole model, on this rank's device and the same for the same seed on every rank: it is drawn on the CPU.
+
+    Leaves the global random state as it was.
 
     >>> sum(p.numel() for p in build(Shape(layers=2)).parameters())
     30144
@@ -154,7 +157,7 @@ def build(shape, seed=0, dtype=torch.float64):
         torch.manual_seed(seed)
         embedding = Embedding(shape)
         blocks = {str(layer): Block(shape) for layer in range(shape.layers)}
-        return Transformer(embedding, blocks, Head(shape)).to(dtype)
+        return Transformer(embedding, blocks, Head(shape)).to(ranks.device(), dtype)
 
 
 def cut(model, pieces):
@@ -180,9 +183,9 @@ def cut(model, pieces):
 
 
 def make_batch(shape, samples, seed=0):
-    """Random tokens and, as targets, the tokens that follow them: two (samples, context) tensors."""
+    """Random tokens and, as targets, the tokens that follow them: two (samples, context) tensors, as `build`."""
     generator = torch.Generator().manual_seed(seed)
-    text = torch.randint(shape.vocabulary, (samples, shape.context + 1), generator=generator)
+    text = torch.randint(shape.vocabulary, (samples, shape.context + 1), generator=generator).to(ranks.device())
     return text[:, :-1].clone(), text[:, 1:].clone()
 
 

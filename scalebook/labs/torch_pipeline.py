@@ -8,13 +8,13 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from scalebook.labs.saved_tensors import SavedTensors
 from scalebook.labs.tiny_transformer import build, cut, token_loss
 from scalebook.pipeline import Operation
-from scalebook.ranks import count
+from scalebook.ranks import count, device
 
 
 def torch_1f1b_rank(rank, world_size, task):
     """One stage: a first step in which PyTorch learns shapes, then the step that is measured."""
     piece = cut(build(task.shape, task.seed, task.dtype), world_size)[rank]
-    stage = PipelineStage(piece, rank, world_size, torch.device("cpu"))
+    stage = PipelineStage(piece, rank, world_size, device())
     schedule = Schedule1F1B(stage, n_microbatches=task.microbatches, loss_fn=token_loss)
     _step(schedule, rank, world_size, task)
     piece.zero_grad()

@@ -13,7 +13,8 @@ from dataclasses import replace
 import torch
 
 from scalebook import ranks
-from scalebook.labs import command
+from scalebook.borders import guard
+from scalebook.labs import command, kinds
 from scalebook.labs.tiny_transformer import token_loss
 from scalebook.labs.zero_memory import Peak, Watched, alive_bytes, reachable, state_bytes
 from scalebook.labs.zero_task import Measured, Run, Task, Unit, check
@@ -23,11 +24,11 @@ from scalebook.zero.adam import MASTER
 OPTIMIZERS = (DataParallel, Zero1, Zero2, Watched)
 
 
-def train(size, *tasks, timeout=120):
+def train(size, *tasks, timeout=120, backend=None):
     """Train on `size` processes, one task after the other; return a list of `Run`s.
 
-    Under `torchrun` every process calls this; rank 0 gets the runs and the others None. Raises ValueError for a task
-    that cannot be run on so many ranks, and `ranks.RankError` when a rank fails.
+    `backend` is that of `ranks.run`. Under `torchrun` every process calls this; rank 0 gets the runs and the others
+    None. Raises ValueError for a task that cannot be run on so many ranks, and `ranks.RankError` when a rank fails.
 
     >>> run, = train(2, Task(stage=3, dtype=torch.bfloat16))
     >>> run.resident_bytes, run.formula_resident_bytes
@@ -35,7 +36,7 @@ def train(size, *tasks, timeout=120):
     """
     for task in tasks:
         check(task, size)
-    measured = ranks.launch(measure_all, size, tasks, timeout=timeout)
+    measured = ranks.launch(measure_all, size, tasks, timeout=timeout, backend=backend)
     return None if measured is None else [Run(*each) for each in zip(tasks, zip(*measured, strict=True), strict=True)]
 
 
@@ -143,17 +144,21 @@ def main():
     parser.add_argument("--microbatches", type=int, default=1, help="micro-batches on a rank in a step (default: 1)")
     parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32", "float64"), default="float64",
                         help="of the working weights and gradients (default: float64, to compare exactly)")
+    command.add_backend(parser)
     given = parser.parse_args()
     with command.errors_in_words(parser):
         common = Task(microbatches=given.microbatches, batch=2 * given.ranks * given.microbatches,
                       dtype=getattr(torch, given.dtype))
         tasks = [replace(common, stage=stage) for stage in range(4)]
-        runs = train(given.ranks, *tasks)
+        runs = train(given.ranks, *tasks, backend=given.backend)
     if runs is None:
         return
     print(f"{runs[0].parameters} parameters in {given.dtype}, {given.ranks} ranks, {given.microbatches} micro-batches, "
           f"{common.steps} steps; bytes of one rank and step")
     print("\n".join(table(runs, single_process(common))))
+
+
+guard(globals(), {"task": kinds.task("zero_task:Task")}, "single_process")
 
 
 if __name__ == "__main__":

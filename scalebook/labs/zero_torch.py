@@ -15,6 +15,8 @@ import warnings
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -72,7 +74,7 @@ class TorchRun(Run):
                 + formulas.state_bytes(Psi=self.parameters, b_w=0, b_g=0, K=2 * item, **groups))
 
 
-def torch_train(size, *tasks, systems=SYSTEMS, timeout=120):
+def torch_train(size, *tasks, systems=SYSTEMS, timeout=120, backend=None):
     """Train by each of PyTorch's systems on `size` processes; return a `TorchRun` for each task and system.
 
     A task's `stage`, `elements` and `release_after_forward` are not looked at. With micro-batches, DDP reduces the last
@@ -93,7 +95,7 @@ def torch_train(size, *tasks, systems=SYSTEMS, timeout=120):
         if system not in SYSTEMS:
             raise ValueError(f"systems = {systems!r} is not allowed; they must be among {', '.join(SYSTEMS)}")
     jobs = [(task, system) for task in tasks for system in systems]
-    measured = ranks.launch(measure_all, size, jobs, timeout=timeout, backend="gloo")
+    measured = ranks.launch(measure_all, size, jobs, timeout=timeout, backend=backend)
     if measured is None:
         return None
     return [TorchRun(task, each, system)
@@ -140,9 +142,11 @@ def make(task, system):
     if system.startswith("DDP"):
         model = DistributedDataParallel(whole, gradient_as_bucket_view=True)
     else:
+        # A mesh that is not given is of GPUs wherever there are any.
+        mesh = init_device_mesh(ranks.device().type, (dist.get_world_size(),))
         for layer in (whole.embedding, *whole.blocks.values(), whole.head):
-            fully_shard(layer, reshard_after_forward=system == "fully_shard")
-        fully_shard(whole)
+            fully_shard(layer, mesh=mesh, reshard_after_forward=system == "fully_shard")
+        fully_shard(whole, mesh=mesh)
     options = {"lr": task.learning_rate, "weight_decay": task.decay}
     if system == "DDP + ZeroRedundancyOptimizer":
         return whole, model, ZeroRedundancyOptimizer(whole.parameters(), torch.optim.AdamW, **options)

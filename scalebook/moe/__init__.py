@@ -6,6 +6,7 @@ PyTorch.
 """
 
 from scalebook.lazy import lazily
+from scalebook.moe.kinds import KINDS, TOGETHER
 
 _NAMES = {
     "routing": ["Routing", "dense_gates", "route_grouped_softmax", "route_sigmoid", "route_top_k",
@@ -18,4 +19,4 @@ _NAMES = {
     "parameters": ["count_parameters", "flops_per_token", "resident_bytes"],
 }
 
-__getattr__, __dir__ = lazily(__name__, _NAMES)
+__getattr__, __dir__ = lazily(__name__, _NAMES, KINDS, TOGETHER)

@@ -4,9 +4,9 @@ Each function takes counts whose last dimension is the experts, as nested lists 
 dimensions before it. A load share is an expert's choices over all choices: with k choices a token, they still sum to 1.
 """
 
-import numbers
-
 import numpy as np
+
+from scalebook.checks import is_number, shown
 
 
 def load_shares(counts):
@@ -19,6 +19,8 @@ def load_shares(counts):
     """
     allowed = "it must be numbers that are finite and not negative, at least one in each histogram"
     try:
+        if np.asarray(counts).dtype.kind not in "iuf":
+            raise TypeError
         found = np.asarray(counts, dtype=float)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise ValueError(f"counts is {type(counts).__name__}, and not an array of numbers; {allowed}") from None
@@ -86,8 +88,8 @@ def dropped_share(counts, capacity_factor):
     >>> float(dropped_share([6, 2, 0, 0], 1.5))
     0.375
     """
-    number = isinstance(capacity_factor, numbers.Real) and not isinstance(capacity_factor, bool)
-    if not number or not 0 < capacity_factor < float("inf"):
-        raise ValueError(f"capacity_factor = {capacity_factor!r} is not allowed; it must be a finite number above 0")
+    if not is_number(capacity_factor) or not capacity_factor > 0:
+        raise ValueError(f"capacity_factor = {shown(capacity_factor)} is not allowed; it must be a finite "
+                         "number above 0")
     shares = load_shares(counts)
     return np.maximum(shares - capacity_factor / shares.shape[-1], 0).sum(axis=-1)

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import torch
 
-from scalebook.checks import whole
+from scalebook.checks import INT64, whole
 
 PRIORITIES = ("choice", "token")
 
@@ -124,11 +124,12 @@ def check_choices(experts_TK, weights_TK, experts, capacity, priority):
     if experts_TK.dim() != 2 or experts_TK.shape[1] < 1 or experts_TK.shape != weights_TK.shape:
         raise ValueError(f"experts_TK has shape {tuple(experts_TK.shape)} and weights_TK {tuple(weights_TK.shape)}; "
                          f"both must be (tokens, k), k at least 1")
-    whole("experts", experts)
+    whole("experts", experts, most=INT64)
     if ((experts_TK < -1) | (experts_TK >= experts)).any():
         raise ValueError(f"experts_TK holds {int(experts_TK.min())} to {int(experts_TK.max())}; an index must be from "
                          f"0 to {experts - 1}, or -1 for padding")
-    if capacity is not None and (isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 0):
+    whole_number = isinstance(capacity, int) and not isinstance(capacity, bool)
+    if capacity is not None and not (whole_number and 0 <= capacity <= INT64):
         raise ValueError(f"capacity = {capacity!r} is not allowed; capacity must be None or a whole number, at least 0")
     if priority not in PRIORITIES:
         raise ValueError(f"priority = {priority!r} is not allowed; priority must be one of {PRIORITIES}")

@@ -10,8 +10,10 @@ import torch
 from torch import nn
 from torch.nn.functional import linear, silu
 
+from scalebook.borders import guard
 from scalebook.checks import whole
 from scalebook.moe.dispatching import capacity, dispatch
+from scalebook.moe.kinds import KINDS, TOGETHER
 from scalebook.moe.routing import check_mask, route_top_k
 
 
@@ -131,3 +133,6 @@ def check_sizes(d_model, d_ff_expert, n_experts, top_k, n_shared):
         whole(name, value, least)
     if top_k > n_experts:
         raise ValueError(f"top_k = {top_k} is not allowed; top_k must be at most the {n_experts} experts")
+
+
+guard(globals(), KINDS, "MoELayer", together=TOGETHER)

@@ -10,6 +10,7 @@ same tokens and the same mean probability. No value at balance of `load_balancin
 
 import torch
 
+from scalebook.checks import shown, tensor
 from scalebook.moe.routing import check_mask
 
 
@@ -98,6 +99,8 @@ def sequence_wise_loss(probabilities_BTE, experts_BTK, *, alpha, mask=None):
                          f"{tuple(experts_BTK.shape)}; they must be (B, T, E) and (B, T, K), B at least 1")
     mask_BT = check_mask(mask, probabilities_BTE.shape[:2], probabilities_BTE.device)
     masks = [None] * len(probabilities_BTE) if mask_BT is None else mask_BT
+    for probabilities_TE, mask_T in zip(probabilities_BTE, masks, strict=True):
+        real_tokens(probabilities_TE, mask_T, "probabilities_BTE")
     losses = [load_balancing_loss(probabilities_TE, experts_TK, alpha=alpha, divide_by_k=True, mask=mask_T)
               for probabilities_TE, experts_TK, mask_T in zip(probabilities_BTE, experts_BTK, masks, strict=True)]
     return torch.stack(losses).mean()
@@ -109,13 +112,13 @@ def importance_loss(gates_TE, *, weight, mask=None):
     An expert's importance is the sum of its gates G(x), zero where it was not chosen (`dense_gates`), over the tokens;
     CV is the standard deviation of the population over the mean (arXiv:1701.06538, equations 6-7).
 
-    Raises ValueError when the mask does not fit or no real token is left.
+    Raises ValueError when the mask does not fit, no real token is left, or all gates are zero.
 
     >>> importance_loss(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), weight=0.1)
     tensor(0.1000)
     """
-    real_T = real_tokens(gates_TE, mask)
-    return weight * squared_variation(gates_TE.masked_fill(~real_T.unsqueeze(-1), 0).sum(dim=0))
+    real_T = real_tokens(gates_TE, mask, "gates_TE")
+    return weight * squared_variation("gates_TE", gates_TE.masked_fill(~real_T.unsqueeze(-1), 0).sum(dim=0))
 
 
 def load_loss(clean_TE, noisy_TE, deviation_TE, k, *, weight, mask=None):
@@ -134,17 +137,18 @@ def load_loss(clean_TE, noisy_TE, deviation_TE, k, *, weight, mask=None):
     >>> load_loss(even, even, torch.ones(1, 2), 1, weight=0.1)
     tensor(0.)
     """
+    tensor("clean_TE", clean_TE)
     if not clean_TE.shape == noisy_TE.shape == deviation_TE.shape:
         raise ValueError(f"clean_TE, noisy_TE and deviation_TE have shapes {tuple(clean_TE.shape)}, "
                          f"{tuple(noisy_TE.shape)} and {tuple(deviation_TE.shape)}; they must be the same")
-    real_T = real_tokens(clean_TE, mask)
+    real_T = real_tokens(clean_TE, mask, "clean_TE")
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k < clean_TE.shape[-1]:
         raise ValueError(f"k = {k!r} is not allowed; k must be a whole number from 1 to {clean_TE.shape[-1] - 1}")
     if not (deviation_TE[real_T] > 0).all():
         raise ValueError("deviation_TE holds a value that is not above 0; every standard deviation must be")
     thresholds_TE = kth_excluding(noisy_TE[real_T], k)
     chosen_TE = torch.special.ndtr((clean_TE[real_T] - thresholds_TE) / deviation_TE[real_T])
-    return weight * squared_variation(chosen_TE.sum(dim=0))
+    return weight * squared_variation("clean_TE", chosen_TE.sum(dim=0))
 
 
 def kth_excluding(noisy_TE, k):
@@ -160,9 +164,19 @@ def kth_excluding(noisy_TE, k):
     return torch.where(noisy_TE >= kth_T1, next_T1, kth_T1)
 
 
-def squared_variation(totals_E):
-    """The squared coefficient of variation, variance of the population over squared mean."""
-    return totals_E.var(correction=0) / totals_E.mean() ** 2
+def squared_variation(name, totals_E):
+    """The squared coefficient of variation, variance of the population over squared mean.
+
+    Raises ValueError, with the name of the argument that the totals are of, where the mean is zero or out of range.
+
+    >>> squared_variation("gates_TE", torch.tensor([1.0, 3.0]))
+    tensor(0.2500)
+    """
+    variation = totals_E.var(correction=0) / totals_E.mean() ** 2
+    if not torch.isfinite(variation):
+        raise ValueError(f"{name} gives the experts {shown(totals_E.tolist())} in all, whose mean "
+                         f"{totals_E.mean().item():.4g} is not allowed; it must be one to divide by")
+    return variation
 
 
 def router_z_loss(logits_TE, *, weight, mask=None):
@@ -176,7 +190,7 @@ def router_z_loss(logits_TE, *, weight, mask=None):
     >>> router_z_loss(torch.zeros(2, 1), weight=0.001)
     tensor(0.)
     """
-    real_T = real_tokens(logits_TE, mask)
+    real_T = real_tokens(logits_TE, mask, "logits_TE")
     return weight * torch.logsumexp(logits_TE[real_T], dim=-1).square().mean()
 
 
@@ -195,13 +209,20 @@ def fractions_and_means(probabilities_TE, experts_TK, mask):
     return fractions_E, probabilities_TE[real_T].sum(dim=0) / tokens
 
 
-def real_tokens(values_TE, mask):
-    """The mask, or all True when there is none; ValueError when the values are no matrix or no real token is left."""
+def real_tokens(values_TE, mask, name="probabilities_TE"):
+    """The mask, or all True when there is none.
+
+    ValueError when the values are no matrix, when no real token is left, and for a real token's value that is not
+    finite. Padding may hold anything.
+    """
+    tensor(name, values_TE)
     if values_TE.dim() != 2 or values_TE.shape[1] < 1:
-        raise ValueError(f"the first argument has shape {tuple(values_TE.shape)}; it must be (tokens, experts)")
+        raise ValueError(f"{name} has shape {tuple(values_TE.shape)}; it must be (tokens, experts)")
     real_T = check_mask(mask, values_TE.shape[:1], values_TE.device)
     if real_T is None:
         real_T = torch.ones(len(values_TE), dtype=torch.bool, device=values_TE.device)
     if not real_T.any():
         raise ValueError(f"mask leaves no real token of {len(values_TE)}; a mean needs at least one")
+    if not values_TE[real_T].isfinite().all():
+        raise ValueError(f"{name} holds what is infinite or not a number at a real token; every value must be finite")
     return real_T

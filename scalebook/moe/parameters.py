@@ -44,33 +44,33 @@ class ParameterCount:
     tied: bool
 
     @property
-    def by_part(self):
+    def by_part(self) -> dict[str, Part]:
         """The parts by name, from the input to the output."""
         return {part.name: part for part in self.parts}
 
     @property
-    def total(self):
+    def total(self) -> int:
         """All parameters: what must be stored."""
         return sum(part.total for part in self.parts)
 
     @property
-    def active(self):
+    def active(self) -> int:
         """The parameters in the path of one token, embedding and head included."""
         return sum(part.active for part in self.parts)
 
     @property
-    def active_without_input_embedding(self):
+    def active_without_input_embedding(self) -> int:
         """`active` without what is only looked up: positions, and the embedding unless it is the head as well."""
         looked_up = self.by_part["positions"].active
         return self.active - looked_up - (0 if self.tied else self.by_part["embedding"].active)
 
     @property
-    def active_without_embeddings(self):
+    def active_without_embeddings(self) -> int:
         """`active` without embedding, positions and head: the layers and the final norm."""
         return self.active - sum(self.by_part[name].active for name in ("embedding", "positions", "head"))
 
     @property
-    def resting(self):
+    def resting(self) -> int:
         """The parameters that one token leaves alone: those of the experts that it was not sent to."""
         return self.total - self.active
 
@@ -82,12 +82,12 @@ class FlopCount:
     by_part: dict[str, int]
 
     @property
-    def total(self):
+    def total(self) -> int:
         """The FLOPs of all parts."""
         return sum(self.by_part.values())
 
 
-def count_parameters(shape):
+def count_parameters(shape: ModelShape) -> ParameterCount:
     """Count the parameters of a model exactly, all of them and those that one token uses.
 
     `shape` is a `published.ModelShape`, dense or mixture of experts. Returns a `ParameterCount` in parameters:
@@ -120,7 +120,7 @@ def count_parameters(shape):
         everywhere("embedding", table),
         everywhere("positions", shape.learned_positions * shape.d_model),
         everywhere("attention", shape.layers * attention_weights(shape)),
-        everywhere("router", sparse * shape.d_model * shape.experts),
+        everywhere("router", sparse * shape.d_model * (shape.experts + shape.shared_expert_gate)),
         Part("routed experts", sparse * shape.experts * expert, sparse * shape.top_k * expert),
         everywhere("shared experts", sparse * shape.shared_experts * expert),
         everywhere("dense feed-forward", dense * feed_forward_weights(shape, shape.d_ff)),
@@ -187,7 +187,7 @@ def feed_forward_biases(shape, width):
 
 
 def norm_weights(shape):
-    """Count the parameters of all norms: before the sub-layers and the head, on Q and K, on the latent vectors.
+    """Count the parameters of all norms: behind the embedding, in the layers, before the head, on Q, K and latents.
 
     A LayerNorm's own biases are counted here, not among the biases.
 
@@ -199,10 +199,13 @@ def norm_weights(shape):
     head = _query_key_width(shape)
     qk = {"none": 0, "head": 2 * head, "full": (shape.heads + shape.kv_heads) * head}[shape.qk_norm]
     latent = shape.q_lora_rank + shape.kv_lora_rank
-    return shape.layers * (shape.norms_per_layer * width + qk + latent) + shape.final_norm * width
+    return (shape.layers * (shape.norms_per_layer * width + qk + latent)
+            + (shape.final_norm + shape.embedding_norm) * width)
 
 
-def flops_per_token(shape, context, *, causal=False, backward=False):
+def flops_per_token(
+    shape: ModelShape, context: int, *, causal: bool = False, backward: bool = False
+) -> int | Fraction:
     """Count the FLOPs of one token: 2 for each weight that multiplies, and the attention scores.
 
     `context` is the length of the sequence in tokens. The scores of one layer and head cost 2 s for each dimension of
@@ -235,7 +238,7 @@ def flops_per_token(shape, context, *, causal=False, backward=False):
     return FlopCount(by_part)
 
 
-def resident_bytes(shape, bytes_per_parameter):
+def resident_bytes(shape: ModelShape, bytes_per_parameter: numbers.Real) -> int | float:
     """Return the bytes that all parameters take in memory: every expert, whichever the router chooses.
 
     `bytes_per_parameter` is any number above 0: 2 for bf16, 1 for FP8, 0.5 for 4 bits without scales. Returns an

@@ -45,6 +45,10 @@ def route_noisy_top_k(clean_TE, noise_TE, k, *, generator=None, mask=None):
     deviation_TE = softplus(noise_TE)
     normal_TE = torch.randn(clean_TE.shape, generator=generator, dtype=clean_TE.dtype, device=clean_TE.device)
     noisy_TE = clean_TE + normal_TE * deviation_TE
+    real_TE = noisy_TE if mask_T is None else noisy_TE[mask_T]
+    if not real_TE.isfinite().all():
+        raise ValueError(f"noise_TE holds up to {noise_TE.max().item():.4g}, for which a noisy logit is not finite; it "
+                         "must be smaller")
     routing = route_top_k(noisy_TE, k, mask=mask_T)
     return NoisyRouting(routing.experts_TK, routing.weights_TK, routing.probabilities_TE, clean_TE, noisy_TE,
                         deviation_TE)
@@ -66,7 +70,7 @@ def route_random_second(logits_TE, k=2, *, generator=None, mask=None):
     >>> even.experts_TK.tolist()
     [[0, 1], [0, 1], [0, 1]]
     """
-    if isinstance(k, bool) or k != 2:
+    if isinstance(k, bool) or not isinstance(k, int) or k != 2:
         raise ValueError(f"k = {k!r} is not allowed; this gate chooses k = 2 experts")
     routing = route_top_k(logits_TE, k, mask=mask)
     weights_TK = routing.weights_TK

@@ -146,7 +146,7 @@ def selection_bias_update(bias_E, load_E, gamma):
     An expert exactly at the mean keeps its bias. There is no loss and no gradient; the sigmoid gate reads the bias when
     it chooses (arXiv:2412.19437, section 2.1.2). `load_E` counts the tokens of each expert. Returns a new tensor.
 
-    Raises ValueError when the shapes differ, a load is negative or not finite, or gamma is negative.
+    Raises ValueError when the shapes differ, a load is negative, a load or a bias not finite, or gamma is negative.
 
     >>> selection_bias_update(torch.zeros(3), torch.tensor([6, 2, 4]), 0.001)
     tensor([-0.0010,  0.0010,  0.0000])
@@ -156,6 +156,8 @@ def selection_bias_update(bias_E, load_E, gamma):
         raise ValueError(f"load_E has shape {tuple(load_E.shape)} and bias_E {tuple(bias_E.shape)}; both must be (E,)")
     if not torch.isfinite(load_E).all() or (load_E < 0).any():
         raise ValueError(f"load_E = {load_E.tolist()} is not allowed; loads must be finite and not negative")
+    if not torch.isfinite(bias_E).all():
+        raise ValueError(f"bias_E = {bias_E.tolist()} is not allowed; biases must be finite")
     if isinstance(gamma, bool) or not math.isfinite(gamma) or gamma < 0:
         raise ValueError(f"gamma = {gamma!r} is not allowed; gamma must be a finite number, at least 0")
     return bias_E.detach() + gamma * torch.sign(load_E.mean() - load_E)

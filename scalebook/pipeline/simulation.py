@@ -12,14 +12,21 @@ from numbers import Rational, Real
 
 import numpy as np
 
+from scalebook import checks
 from scalebook.pipeline import orders
 from scalebook.pipeline.timeline import Pipeline, Timeline, divide
 
+Times = Real | Sequence[Real]  # of every stage, or one for each
+
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v")
+MOST = 10_000_000  # forwards of chunks that a simulation has
 _SPLIT = ("zb-h1", "zb-h2", "zb-v")
 
 
-def simulate(schedule, stages, microbatches, forward=1, backward=2, weight=None, chunks=1, send=0):
+def simulate(
+    schedule: str, stages: int, microbatches: int, forward: Times = 1, backward: Times = 2,
+    weight: Times | None = None, chunks: int = 1, send: Real = 0,
+) -> Timeline:
     """Simulate one training step of a pipeline and return its `Timeline`.
 
     `schedule` is one of "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v". `forward` and `backward` are the
@@ -56,6 +63,7 @@ def _check_shape(schedule, stages, microbatches, chunks):
     for name, value in (("stages", stages), ("microbatches", microbatches), ("chunks", chunks)):
         _check_count(name, value)
     stages, microbatches, chunks = int(stages), int(microbatches), int(chunks)
+    _check_work(stages, microbatches, chunks)
     if schedule == "interleaved" and microbatches % stages:
         raise ValueError(f"microbatches = {microbatches} is not allowed; with the interleaved schedule it must be "
                          f"a multiple of stages = {stages}")
@@ -93,8 +101,9 @@ def _order(schedule, stage, stages, microbatches, chunks):
 
 
 def simulate_order(
-    order, microbatches, forward=1, backward=2, weight=None, chunks=1, send=0, placement="loop", name="custom"
-):
+    order: Sequence[Sequence[tuple[str, int, int]]], microbatches: int, forward: Times = 1, backward: Times = 2,
+    weight: Times | None = None, chunks: int = 1, send: Real = 0, placement: str = "loop", name: str = "custom",
+) -> Timeline:
     """Simulate an order of operations of your own.
 
     `order` holds, for each stage, its operations (kind, microbatch, chunk) in the order in which the device is to run
@@ -113,7 +122,9 @@ def simulate_order(
     _check_count("chunks", chunks)
     programme = _as_programme(order)
     _check_count("the number of stages in order", len(programme))
-    if placement not in ("loop", "v") or (placement == "v" and chunks != 2):
+    _check_work(len(programme), microbatches, chunks)
+    checks.instance("name", name, str, "a text")
+    if not isinstance(placement, str) or placement not in ("loop", "v") or (placement == "v" and chunks != 2):
         raise ValueError(f"placement = {placement!r} with chunks = {chunks} is not allowed; it must be 'loop', "
                          "or 'v' with 2 chunks")
     pipeline = make_pipeline(len(programme), microbatches, forward, backward, weight, chunks, send, placement)
@@ -268,6 +279,14 @@ def make_pipeline(stages, microbatches, forward, backward, weight, chunks, send,
 def _check_count(name, value):
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ValueError(f"{name} = {value!r} is not allowed; it must be a whole number, at least 1")
+
+
+def _check_work(stages, microbatches, chunks):
+    """Refuse what would fill the memory before it is simulated: more than `MOST` operations of a kind."""
+    if stages * microbatches * chunks > MOST:
+        counts = ", ".join(f"{name} = {checks.shown(value)}" for name, value in
+                           (("stages", stages), ("microbatches", microbatches), ("chunks", chunks)))
+        raise ValueError(f"{counts} are too many; their product must be at most {MOST}")
 
 
 def _times(name, value, stages):

@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from numbers import Rational
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+from scalebook.checks import number, one_of, shown, whole
 from scalebook.pipeline.validation import validate
 
 
@@ -103,23 +104,23 @@ class Timeline:
         return self.pipeline.ideal
 
     @cached_property
-    def makespan(self):
+    def makespan(self) -> Rational | float:
         """The time from the start of the first operation to the end of the last, over all stages."""
         start = min(lane[0][3] for lane in self.lanes)
         return self._time(max(lane[-1][4] for lane in self.lanes) - start)
 
     @property
-    def bubble_overhead(self):
+    def bubble_overhead(self) -> Rational | float:
         """The makespan over the ideal time, less 1 (the measure of arXiv:2104.04473)."""
         return _whole(self.makespan / _exact(self.ideal) - 1)
 
     @property
-    def bubble_share(self):
+    def bubble_share(self) -> Rational | float:
         """The part of the makespan that devices spend waiting, on average (the measure of arXiv:1811.06965)."""
         return _whole(1 - _exact(self.ideal) / self.makespan)
 
     @cached_property
-    def device_span(self):
+    def device_span(self) -> tuple[Rational | float, ...]:
         """For each stage, the time from the start of its first operation to the end of its last."""
         return tuple(self._time(lane[-1][4] - lane[0][3]) for lane in self.lanes)
 
@@ -141,7 +142,7 @@ class Timeline:
         return tuple(row[:3] for row in self.lanes[stage])
 
     @cached_property
-    def operations(self):
+    def operations(self) -> tuple[Operation, ...]:
         """Every `Operation`, stage by stage in the order in which the stage ran them."""
         times = {tick: self._time(tick) for lane in self.lanes for row in lane for tick in row[3:]}
         return tuple(
@@ -153,11 +154,28 @@ class Timeline:
     def with_operations(self, operations):
         """The same pipeline with other operations; `validate` tells whether they could have happened."""
         lanes = [[] for _ in range(self.pipeline.stages)]
-        for kind, stage, microbatch, chunk, start, end in operations:
+        for kind, stage, microbatch, chunk, start, end in self._checked(operations):
             lanes[stage].append((kind, microbatch, chunk, start, end))
+        if not all(lanes):
+            raise ValueError(f"operations has none for stage {lanes.index([])}; each of the {len(lanes)} has some")
         return replace(self, lanes=tuple(map(tuple, lanes)), ticks_per_unit=1)
 
-    def validate(self):
+    def _checked(self, operations):
+        """The operations; ValueError unless each is one of this pipeline's, with numbers for times."""
+        listed = isinstance(operations, list | tuple)
+        if not listed or not all(isinstance(one, tuple | list) and len(one) == 6 for one in operations):
+            raise ValueError(f"operations = {shown(operations)} is not allowed; it must be a list of `Operation`s")
+        for kind, stage, microbatch, chunk, start, end in operations:
+            one_of("operations: kind", kind, ("F", "B", "W"))
+            for name, value, most in (("stage", stage, self.pipeline.stages),
+                                      ("microbatch", microbatch, self.pipeline.microbatches),
+                                      ("chunk", chunk, self.pipeline.chunks)):
+                whole(f"operations: {name}", value, 0, most - 1)
+            number("operations: start", start)
+            number("operations: end", end)
+        return operations
+
+    def validate(self) -> Self:
         """Return the timeline if every rule of a pipeline holds; otherwise raise ValueError naming the rule broken.
 
         The rules are those of `validation.py`.

@@ -13,7 +13,11 @@ from scalebook.planner.clusters import Cluster, named
 from scalebook.planner.searching import search
 
 TOKENS = 4 * 2**20  # of a step, unless told otherwise
-DEGREES = ("tp", "cp", "ep", "dp", "pp", "chunks")
+DEGREES = {
+    "tp": "ranks that share each matrix product", "cp": "ranks that share a sample's positions",
+    "ep": "ranks that share the experts", "dp": "replicas, each with its own samples",
+    "pp": "stages of the pipeline", "chunks": "pieces of the model that a stage holds, interleaved",
+}
 
 
 def main(arguments=None):
@@ -41,8 +45,8 @@ def parser_of_the_command():
     parser.add_argument("--top", type=int, default=5, help="layouts to print (default: 5)")
     parser.add_argument("--attention", default="fused", help="fused (default) or unfused")
     parser.add_argument("--efficiency", type=float, help="the share of peak that is reached (default: as fitted)")
-    for name in DEGREES:
-        parser.add_argument(f"--{name}", type=int, help=f"hold {name} to this")
+    for name, what in DEGREES.items():
+        parser.add_argument(f"--{name}", type=int, help=f"{what}: only plans with this many (default: any)")
     return parser
 
 
@@ -58,6 +62,9 @@ def lines(given):
     yield (f"{model.name} on {cluster.gpus} x {cluster.machine.gpu}, {batch} samples of {sequence} positions a step, "
            f"at {100 * cluster.efficiency:.1f}% of what the GPU is sold for")
     yield f"{len(answer.plans)} plans can be run, {len(answer.rejected)} cannot"
+    if not answer.plans and not answer.rejected:
+        asked = ", ".join(f"{name} = {value}" for name, value in fixed.items())
+        yield f"No way to lay a model of {model.layers} layers over {cluster.gpus} GPUs has {asked}"
     best = answer.best_layouts(given.top)
     if best:
         yield from of_the_best(best[0])

@@ -3,9 +3,10 @@
 import difflib
 from dataclasses import dataclass, field, fields
 
-from scalebook import published
+from scalebook import checks, published
 from scalebook.planner.efficiency import EFFICIENCY, UNKNOWN
 
+MOST_GPUS = 2**24  # sixteen million: a search tries all divisors
 NEEDED = ("peak_flops", "memory_bytes", "memory_bandwidth", "nvlink_one_way", "internode_node", "gpus_per_node")
 
 
@@ -36,8 +37,8 @@ class Cluster:
         for name in NEEDED:
             if getattr(self.machine, name) is None:
                 raise ValueError(f"machine {self.machine.name!r}: {name} is not known; the planner needs it")
-        if isinstance(self.gpus, bool) or not isinstance(self.gpus, int) or self.gpus < 1:
-            raise ValueError(f"gpus = {self.gpus!r} is not allowed; it must be a whole number, at least 1")
+        object.__setattr__(self, "gpus", checks.count("gpus", self.gpus, 1, MOST_GPUS))
+        checks.instance("name", self.name, str, "a text")
         per_node = self.machine.gpus_per_node
         if self.gpus > per_node and self.gpus % per_node:
             raise ValueError(f"gpus = {self.gpus} is not allowed; it must be at most {per_node}, or a multiple of it: "
@@ -58,6 +59,7 @@ class Cluster:
 
         Between nodes a GPU has its share of the node's links.
         """
+        checks.whole("nodes", nodes)
         return self.machine.nvlink_one_way if nodes == 1 else self.machine.internode_gpu
 
 

@@ -30,7 +30,8 @@ def costs(sizes, cluster, columns, sequence, attention="fused", recipe="mixed pr
     """Memory and time of every plan: `(memory, time)`, each a dict from a part's name to an array over the plans.
 
     `columns` maps the symbols t, n_c, n_e, N, P, v, b, Z and B, and "recompute" and "sp", to arrays of equal length.
-    Memory is in bytes of one rank: the first or the last stage, whichever needs more. Time is in seconds of a step.
+    Memory is in bytes of one rank of the fullest stage: the first, the second, which may have a layer more, or the
+    last. Time is in seconds of a step.
     """
     values = {**sizes.layer, **columns, **all_recipes()[recipe].sizes, **rates(cluster), "s": sequence,
               "epsilon": EPSILON, "A_o": sizes.A_o[attention], "A_s": sizes.A_s[attention]}
@@ -39,11 +40,11 @@ def costs(sizes, cluster, columns, sequence, attention="fused", recipe="mixed pr
     values["kappa"] = keys_met(sequence, attention)
     values["x_m"], values["x_s"] = computed_again(columns["recompute"], attention)
     ell, first, last = split_layers(sizes.L, columns["P"], columns["v"])[:3]
-    stages = stages_of(sizes, columns["P"], first, last)
+    stages = stages_of(sizes, columns["P"], ell, first, last)
     memories = [memory_of_stage({**values, **stage}) for stage in stages.values()]
-    most = np.stack([sum(memory.values()) for memory in memories]).argmax(axis=0)
-    memory = {part: np.where(most == 0, memories[0][part], memories[1][part]) for part in memories[0]}
-    return memory, times({**values, **stages["first"], "ell": ell, "ell_P": last}, cluster, overlap)
+    fullest = np.stack([sum(memory.values()) for memory in memories]).argmax(axis=0)
+    memory = {part: np.choose(fullest, [one[part] for one in memories]) for part in memories[0]}
+    return memory, times({**values, "ell": ell, "ell_P": last}, stages, cluster, overlap)
 
 
 def memory_of_stage(values):
@@ -57,8 +58,15 @@ def memory_of_stage(values):
     return parts
 
 
-def times(values, cluster, overlap):
-    """Seconds of a step, part by part. What takes place in every micro-batch is multiplied by their number."""
+def times(values, stages, cluster, overlap):
+    """Seconds of a step, part by part. What takes place in every micro-batch is multiplied by their number.
+
+    The first stage has the embedding, the second may have more layers: all wait for the one that has more parameters
+    to send and to update. The last is as large as the first but for its norm, which is left out.
+    """
+    def longest(formula, known):
+        return np.maximum(*(ask(formula, {**known, **stages[name]}) for name in ("first", "second")))
+
     links = {axis: cluster.efficiency * link for axis, link in places(cluster, values).items()}
     link_of = {"tensor parallel": "tp", "context parallel": "cp", "expert parallel": "ep"}
     micro = {part: ask(formula, {**values, "omega": links.get(link_of.get(part), 1)})
@@ -66,10 +74,11 @@ def times(values, cluster, overlap):
     whole = {**values, "t_m": sum(micro.values()), "t_h": ask(formulas.head_time, values)}
     whole["t_l"] = whole["t_m"] / values["ell"]
     whole["t_s"] = ask(formulas.send_time, {**values, "omega": links["pp"]})
-    whole["t_x"] = ask(formulas.data_time, {**values, "omega": links["dp"]})
+    whole["t_x"] = longest(formulas.data_time, {**values, "omega": links["dp"], "omega_x": links["edp"]})
     whole["t_d"] = ask(formulas.hiding_time, whole) if overlap else 0 * whole["t_m"]
     parts = {part: ask(formulas.ideal_time, {"M": values["M"], "t_m": seconds}) for part, seconds in micro.items()}
-    parts |= {part: ask(formula, whole) for part, formula in STEP.items() if part != "pipeline parallel"}
+    parts |= {part: ask(STEP[part], whole) for part in ("head", "bubble", "data parallel")}
+    parts["optimizer"] = longest(formulas.optimizer_time, whole)
     sends = {name: ask(formula, whole) for name, formula in PIPELINE.items()}
     chunked = sends["interleaved" if overlap else "waiting"]
     parts["pipeline parallel"] = np.where(values["P"] == 1, 0, np.where(values["v"] == 1, sends["1f1b"], chunked))
@@ -93,15 +102,26 @@ def rates(cluster):
 
 
 def places(cluster, columns):
-    """Bytes/s of the link that each axis uses, in Megatron-Core's order: a dict of arrays.
+    """Bytes/s that each axis has for its messages, in Megatron-Core's order: a dict of arrays.
 
     A group whose ranks fill a block that a node holds a whole number of times stays inside nodes; any other crosses.
+    Rings that cross use the ports of all ranks that the group has in a node. A message to one rank (pp), or a
+    different one to each (ep), goes by the sender's own port.
     """
     t, n_c, n_e, N = (columns[name] for name in ("t", "n_c", "n_e", "N"))
-    blocks = {"tp": t, "cp": t * n_c, "ep": t * n_e, "dp": t * n_c * N, "pp": t * n_c * N * columns["P"]}
-    one, per_node = cluster.gpus <= cluster.machine.gpus_per_node, cluster.machine.gpus_per_node
-    return {axis: np.where(one | (per_node % block == 0), cluster.link(1), cluster.link(2))
-            for axis, block in blocks.items()}
+    shared = t * n_c * N
+    blocks = {"tp": (t, 1), "cp": (t * n_c, t), "ep": (t * n_e, None), "dp": (shared, t), "edp": (shared, t * n_e),
+              "pp": (shared * columns["P"], None)}
+    per_node, inside, port = cluster.machine.gpus_per_node, cluster.link(1), cluster.link(2)
+
+    def between(block, stride):
+        if stride is None:
+            return port
+        together = np.maximum(1, np.minimum(block, per_node) // stride)
+        return formulas.ring_bandwidth(k_n=together, omega_n=inside, omega_p=port)
+
+    return {axis: np.where((cluster.gpus <= per_node) | (per_node % block == 0), inside, between(block, stride))
+            for axis, (block, stride) in blocks.items()}
 
 
 def keys_met(sequence, attention):
@@ -139,13 +159,18 @@ def split_layers(layers, stages, chunks):
     return np.where(stages == 2, first, most), first, first, even | ends
 
 
-def stages_of(sizes, stages, first, last):
-    """What the first and the last stage hold outside their layers; with one stage both are the same."""
+def stages_of(sizes, stages, most, first, last):
+    """What the first, the second and the last stage hold: `most`, `first` and `last` are the layers that they have.
+
+    The second has layers alone. With one stage or two there is none between; the others are then as full or fuller.
+    """
     table, alone = sizes.V * sizes.h, stages == 1
     tables = np.where(alone, (1 if sizes.tied else 2) * table, table)
     return {
         "first": {"ell": first, "r": 0 * stages, "Psi_V": tables, "has_head": alone,
                   "Psi_o": sizes.positions + np.where(alone, sizes.norm, 0)},
+        "second": {"ell": most, "r": np.minimum(1, stages - 1), "Psi_V": 0 * tables, "has_head": stages < 1,
+                   "Psi_o": 0 * tables},
         "last": {"ell": last, "r": stages - 1, "Psi_V": tables, "has_head": alone | True,
                  "Psi_o": sizes.norm + np.where(alone, sizes.positions, 0)},
     }

@@ -4,5 +4,5 @@ It is the share of what the machine is sold for that the published programs reac
 `tests/test_planner_validation.py` fits it again.
 """
 
-EFFICIENCY = {"A100-80GB": 0.671, "H100": 0.594}
+EFFICIENCY = {"A100-80GB": 0.670, "H100": 0.594}
 UNKNOWN = 0.6  # of a machine without a published run to fit it to

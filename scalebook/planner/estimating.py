@@ -20,9 +20,9 @@ SYMBOL_OF = {"tp": "t", "cp": "n_c", "ep": "n_e", "dp": "N", "pp": "P", "chunks"
 class Estimate:
     """A plan's costs. `memory` maps parts to bytes of the fullest GPU, `time` parts to seconds of a step.
 
-    `problems` says why the plan cannot be run (empty: it can). `formulas` maps each part to the `Formula` it came from;
-    those of what every micro-batch does are multiplied by the micro-batches, and that of kept activations by
-    `formulas.planner.in_flight` and the stage's layers.
+    `problems` says why the plan cannot be run (empty: it can). `formulas["memory"]` and `formulas["time"]` map each
+    part to the `Formula` it came from; those of what every micro-batch does are multiplied by the micro-batches, and
+    that of kept activations by `formulas.planner.in_flight` and the stage's layers.
     """
 
     model: ModelShape
@@ -33,47 +33,51 @@ class Estimate:
     problems: tuple[str, ...]
 
     @property
-    def memory_bytes(self):
+    def memory_bytes(self) -> float:
         """Bytes that the fullest GPU needs."""
         return sum(self.memory.values())
 
     @property
-    def step_seconds(self):
+    def step_seconds(self) -> float:
         """Seconds of one step."""
         return sum(self.time.values())
 
     @property
-    def feasible(self):
+    def feasible(self) -> bool:
         """Whether the plan can be run."""
         return not self.problems
 
     @property
-    def tokens_per_second(self):
+    def tokens_per_second(self) -> float:
         """Tokens of all GPUs in a second."""
         return self.plan.batch * self.plan.sequence / self.step_seconds
 
     @property
-    def mfu(self):
+    def mfu(self) -> float:
         """Model FLOPs over what the GPUs are sold for; the attention of all pairs counts, masked or not."""
         return self._utilization(formulas.model_flops, self.plan.sequence)
 
     @property
-    def mfu_causal(self):
+    def mfu_causal(self) -> float:
         """The same, where only the pairs that the causal mask leaves count."""
         return self._utilization(formulas.model_flops, costs.keys_met(self.plan.sequence, "fused"))
 
     @property
-    def hfu(self):
+    def hfu(self) -> float:
         """Hardware FLOPs over the same: what is computed, recomputation included."""
         return self._utilization(formulas.hardware_flops, costs.keys_met(self.plan.sequence, self.plan.attention))
 
     @property
     def formulas(self):
-        """The formula of each part of memory and time."""
+        """The formula of each part, of memory and of time: two dicts, without the parts that the plan does not have."""
         schedule = "1f1b" if self.plan.chunks == 1 else "interleaved" if self.plan.overlap else "waiting"
-        picked = {part: formula.get(self.plan.recompute) or formula.get(schedule) if isinstance(formula, dict) else
-                  formula for part, formula in {**costs.MEMORY, **costs.TIME}.items()}
-        return {part: formula for part, formula in picked.items() if formula is not None}
+
+        def picked(parts, technique):
+            found = {part: formula.get(technique) if isinstance(formula, dict) else formula
+                     for part, formula in parts.items()}
+            return {part: formula for part, formula in found.items() if formula is not None}
+
+        return {"memory": picked(costs.MEMORY, self.plan.recompute), "time": picked(costs.TIME, schedule)}
 
     def flops(self, formula, keys):
         """FLOPs of a step by one of the planner's formulas, each query meeting `keys` keys."""
@@ -92,7 +96,7 @@ class Estimate:
                 f"{self.memory_bytes / 1e9:.1f} GB")
 
 
-def estimate(model, cluster, plan):
+def estimate(model: ModelShape, cluster: Cluster, plan: Plan) -> Estimate:
     """What a plan costs: an `Estimate`, also of a plan that cannot be run, which then says why in `problems`.
 
     `model` is a `published.ModelShape`, `cluster` a `Cluster`, `plan` a `Plan`. Raises ValueError for anything else.

@@ -54,7 +54,7 @@ def read_cluster(path):
 def _read(path):
     """A file's content, and a function that says where a key stands in it."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
         entry = tomllib.loads(text)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
@@ -67,10 +67,21 @@ def _read(path):
 
     def where(key):
         pattern = re.compile(rf"""\s*\[*["']?{re.escape(key)}\b""")
-        place = next((i for i, line in enumerate(text.splitlines(), 1) if pattern.match(line)), None)
+        lines = text.splitlines()
+        places = (i for i, line in enumerate(lines, 1) if pattern.match(line) and _is_toml(lines[:i - 1]))
+        place = next(places, None)
         return f"{path}, line {place}" if place else f"{path}"
 
     return entry, where
+
+
+def _is_toml(lines):
+    """Whether a file could end here. Inside a text of several lines it could not."""
+    try:
+        tomllib.loads("\n".join(lines))
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
 
 
 def _known(entry, allowed, where):
@@ -85,7 +96,9 @@ def _build(make, where):
         return make()
     except ValueError as error:
         field = re.search(r"(\w+) = ", str(error)) or re.search(r": (\w+) is not known", str(error))
-        found = where(field[1]) if field else ""
-        raise ValueError(f"{found if ', line ' in found else where('machine')}: {error}") from None
+        named_there = [field[1]] if field else []
+        # A field that is missing stands on no line; another that the error speaks of, or the machine, may.
+        places = map(where, [*named_there, *re.findall(r"[a-z]\w+", str(error)), "machine"])
+        raise ValueError(f"{next((place for place in places if ', line ' in place), where(''))}: {error}") from None
     except TypeError as error:  # text where a number is due, in an arithmetic expression
         raise ValueError(f"{where('nvlink_one_way')}: {error}") from None

@@ -4,10 +4,12 @@ import numbers
 from dataclasses import dataclass
 from functools import cache
 
+from scalebook import checks
 from scalebook.mesh import RankGrid
 from scalebook.planner.sizes import ATTENTION
 
 RECOMPUTE = ("none", "selective", "full")
+MOST = 2**53  # counts and their products are floats in a search, which hold whole numbers up to here
 ZERO_STAGES = (0, 1, 2, 3)
 
 
@@ -53,13 +55,12 @@ class Plan:
         """Refuse what no plan can be; whether a model can run it is for `estimate` to say."""
         for name in ("tp", "pp", "dp", "batch", "sequence", "cp", "ep", "micro_batch", "chunks"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-                _refuse(name, value, "a whole number, at least 1")
-        if isinstance(self.zero, bool) or self.zero not in ZERO_STAGES:
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not 1 <= value < MOST:
+                _refuse(name, value, f"a whole number, at least 1 and below {MOST}")
+        if isinstance(self.zero, bool) or not isinstance(self.zero, numbers.Integral) or self.zero not in ZERO_STAGES:
             _refuse("zero", self.zero, "0, 1, 2 or 3")
         for name, allowed in (("recompute", RECOMPUTE), ("attention", ATTENTION), ("recipe", tuple(all_recipes()))):
-            if getattr(self, name) not in allowed:
-                _refuse(name, getattr(self, name), "one of " + ", ".join(map(repr, allowed)))
+            checks.one_of(name, getattr(self, name), allowed)
         for name in ("sequence_parallel", "overlap"):
             if not isinstance(getattr(self, name), bool):
                 _refuse(name, getattr(self, name), "True or False")
@@ -103,4 +104,4 @@ def all_recipes():
 
 
 def _refuse(name, value, allowed):
-    raise ValueError(f"{name} = {value!r} is not allowed; {name} must be {allowed}")
+    raise ValueError(f"{name} = {checks.shown(value)} is not allowed; {name} must be {allowed}")

@@ -1,20 +1,24 @@
 """The search: every way to lay a model over the GPUs, what each costs, and why the others are out."""
 
 import itertools
+import math
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 import numpy as np
 
+from scalebook.checks import shown, whole
 from scalebook.planner import costs, reasons
 from scalebook.planner.clusters import Cluster
 from scalebook.planner.estimating import SYMBOL_OF, Estimate, estimate
-from scalebook.planner.plans import RECOMPUTE, ZERO_STAGES, Plan
+from scalebook.planner.plans import MOST, RECOMPUTE, ZERO_STAGES, Plan
 from scalebook.planner.sizes import Sizes, sizes_of
 from scalebook.published import ModelShape
 
 MICRO_BATCHES = (1, 2, 4, 8)
+MOST_LAYOUTS = 100_000  # each has up to 64 settings; 16,384 GPUs have some thousands
 
 
 class _Listed(Sequence):
@@ -60,16 +64,17 @@ class Answer:
     bits: np.ndarray = field(repr=False)
 
     @property
-    def best(self):
+    def best(self) -> Estimate:
         """The fastest plan; ValueError when none can be run."""
         if not self.plans:
             raise ValueError(f"no plan can be run: {self.counts}")
         return self.plans[0]
 
-    def best_layouts(self, number):
+    def best_layouts(self, number: int) -> list[Estimate]:
         """The fastest plan of each layout (tp, cp, ep, pp, dp): the first `number` of them, fastest first."""
         places = self.plans.places
         degrees = np.stack([self.columns[SYMBOL_OF[name]][places] for name in ("tp", "cp", "ep", "pp", "dp")])
+        whole("number", number, 0)
         first = np.sort(np.unique(degrees, axis=1, return_index=True)[1])[:number]
         return [self.plans[int(place)] for place in first]
 
@@ -86,8 +91,12 @@ class Answer:
             yield name, count, self.rejected[int(candidates[np.argmin(others)])]
 
 
-def search(model, cluster, *, batch, sequence=None, micro_batches=MICRO_BATCHES, zero=ZERO_STAGES, recompute=None,
-           sequence_parallel=(True, False), attention="fused", overlap=True, recipe="mixed precision", **fixed):
+def search(
+    model: ModelShape, cluster: Cluster, *, batch: int, sequence: int | None = None,
+    micro_batches: int | Sequence[int] = MICRO_BATCHES, zero: int | Sequence[int] = ZERO_STAGES,
+    recompute: str | Sequence[str] | None = None, sequence_parallel: bool | Sequence[bool] = (True, False),
+    attention: str = "fused", overlap: bool = True, recipe: str = "mixed precision", **fixed: int | Sequence[int],
+) -> Answer:
     """All plans for a model on a cluster, the fastest first: an `Answer`.
 
     Tries every product tp cp dp pp of the cluster's GPUs, every ep that divides both cp dp and the experts, every
@@ -103,6 +112,8 @@ def search(model, cluster, *, batch, sequence=None, micro_batches=MICRO_BATCHES,
     (8, True, True)
     """
     common = {"attention": attention, "overlap": overlap, "recipe": recipe}
+    if recompute is not None:
+        recompute = _several("recompute", recompute)
     sizes, sequence = _check(model, cluster, batch, sequence, fixed, **common)
     again = recompute or (("none", "full") if attention == "fused" else RECOMPUTE)
     settings = {"b": _several("micro_batches", micro_batches), "Z": _several("zero", zero),
@@ -121,19 +132,32 @@ def search(model, cluster, *, batch, sequence=None, micro_batches=MICRO_BATCHES,
 
 def layouts(sizes, gpus, fixed):
     """Every (tp, cp, dp, pp, ep, chunks) on the GPUs that the fixed degrees allow, as rows of an array."""
-    rows = []
-    for t, c, d in itertools.product(*[_divisors(gpus)] * 3):
-        if gpus % (t * c * d):
-            continue
-        p = gpus // (t * c * d)
-        degrees = {"tp": t, "cp": c, "dp": d, "pp": p}
-        if not all(value in _several(name, fixed.get(name, value)) for name, value in degrees.items()):
-            continue
-        shared = [e for e in _divisors(sizes.experts or 1) if (c * d) % e == 0]
-        experts = shared if "ep" not in fixed else [e for e in _several("ep", fixed["ep"]) if (c * d) % e == 0]
-        chunks = [v for v in chunks_of(sizes.L, p) if v in _several("chunks", fixed.get("chunks", v))]
-        rows += [(t, c, d, p, e, v) for e in experts for v in chunks]
+    rows, each = [], cache(partial(chunks_of, sizes.L))
+    allowed = {name: _several(name, values) for name, values in fixed.items()}
+    shared = allowed.get("ep", _divisors(sizes.experts or 1))
+    for t, c, d, p in _products(gpus, allowed):
+        chunks = [v for v in each(p) if v in allowed.get("chunks", (v,))]
+        rows += [(t, c, d, p, e, v) for e in shared if (c * d) % e == 0 for v in chunks]
+        if len(rows) > MOST_LAYOUTS:
+            raise ValueError(f"gpus = {gpus} is not allowed; it must have at most {MOST_LAYOUTS} layouts: fix a degree "
+                             "or the chunks, such as tp = 8")
     return np.array(rows, dtype=np.int64).reshape(-1, 6)
+
+
+def _products(gpus, allowed):
+    """Every tp, cp, dp and pp whose product is `gpus`, out of the values that are allowed for each."""
+    divisors = _divisors(gpus)
+
+    @cache
+    def of(number):
+        return [n for n in divisors if n <= number and number % n == 0]
+
+    for t in of(gpus):
+        for c in of(gpus // t) if t in allowed.get("tp", (t,)) else ():
+            for d in of(gpus // (t * c)) if c in allowed.get("cp", (c,)) else ():
+                p = gpus // (t * c * d)
+                if d in allowed.get("dp", (d,)) and p in allowed.get("pp", (p,)):
+                    yield t, c, d, p
 
 
 def all_plans(rows, settings, batch):
@@ -187,12 +211,14 @@ def _answer(model, cluster, sizes, columns, bits, seconds, most, common):
 
 
 def _divisors(number):
-    return [n for n in range(1, number + 1) if number % n == 0]
+    low = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return low + [number // n for n in reversed(low) if n * n < number]
 
 
 def _code(name):
-    if name not in RECOMPUTE:
-        raise ValueError(f"recompute = {name!r} is not allowed; it must be among {', '.join(map(repr, RECOMPUTE))}")
+    if not isinstance(name, str) or name not in RECOMPUTE:
+        raise ValueError(f"recompute = {shown(name)} is not allowed; it must be among "
+                         + ", ".join(map(repr, RECOMPUTE)))
     return RECOMPUTE.index(name)
 
 
@@ -203,11 +229,11 @@ def _several(name, values):
         raise ValueError(f"{name} = () is not allowed; it must have a value")
     least = 0 if name == "zero" else 1
     for value in values:
-        whole = isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= least
+        whole = isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= value < MOST
         if name == "sequence_parallel" and not isinstance(value, bool):
             raise ValueError(f"{name} = {value!r} is not allowed; it must be True or False, or both")
         if (name not in ("recompute", "sequence_parallel") and not whole) or (name == "zero" and value > 3):
-            raise ValueError(f"{name} = {value!r} is not allowed; it must be a whole number, at least {least}"
+            raise ValueError(f"{name} = {shown(value)} is not allowed; it must be a whole number, at least {least}"
                              + (", at most 3" if name == "zero" else ""))
     return values
 

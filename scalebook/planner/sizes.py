@@ -9,10 +9,13 @@ dropout.
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
+from scalebook import checks
+from scalebook.borders import guard
 from scalebook.moe import parameters as counting
 from scalebook.published import ModelShape
+from scalebook.published.models import MOST, MOST_OTHER
 
 ATTENTION = ("fused", "unfused")
 
@@ -62,10 +65,11 @@ def sizes_of(shape):
         raise ValueError(f"model = {shape!r} is not allowed; it must be a published.ModelShape")
     count = {part.name: part for part in counting.count_parameters(shape).parts}
     layers, sparse = shape.layers, len(shape.moe_layers)
-    final_norm = shape.final_norm * shape.d_model * (2 if shape.norm == "layernorm" else 1)
+    norm = shape.d_model * (2 if shape.norm == "layernorm" else 1)
+    final_norm, first_norm = shape.final_norm * norm, shape.embedding_norm * norm
     routed = count["routed experts"].total + count["expert biases"].total
-    whole = count["norms"].total - final_norm + count["router"].total + _whole_biases(shape)
-    split = sum(part.total for part in count.values()) - routed - whole - final_norm - sum(
+    whole = count["norms"].total - final_norm - first_norm + count["router"].total + _whole_biases(shape)
+    split = sum(part.total for part in count.values()) - routed - whole - final_norm - first_norm - sum(
         count[name].total for name in ("embedding", "positions", "head"))
     multiplied = sum(count[name].active for name in counting.MATRICES if name != "head")
     attention, latent = _attention_numbers(shape)
@@ -78,8 +82,8 @@ def sizes_of(shape):
         k_x=shape.top_k, f_x=sparse / layers,
         A_o={"fused": 8 * shape.d_model + outside, "unfused": 10 * shape.d_model + outside},
         A_i=attention + (dense + chosen) / layers, A_s={"fused": 0, "unfused": 5},
-        positions=count["positions"].total, norm=final_norm, tied=shape.tied_embeddings, experts=shape.experts,
-        widths=tuple(sorted({shape.d_ff, shape.d_ff_expert} - {0})))
+        positions=count["positions"].total + first_norm, norm=final_norm, tied=shape.tied_embeddings,
+        experts=shape.experts, widths=tuple(sorted({shape.d_ff, shape.d_ff_expert} - {0})))
 
 
 def gpt(hidden, heads, layers, vocabulary=51200, positions=2048):
@@ -89,9 +93,10 @@ def gpt(hidden, heads, layers, vocabulary=51200, positions=2048):
     >>> round(count_parameters(gpt(2304, 24, 24)).total / 1e9, 1)
     1.7
     """
-    for name, value in (("hidden", hidden), ("heads", heads)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} = {value!r} is not allowed; it must be a whole number, at least 1")
+    for name, value, most in (("hidden", hidden, MOST_OTHER // 4), ("heads", heads, MOST_OTHER),
+                              ("layers", layers, MOST["layers"]), ("vocabulary", vocabulary, MOST_OTHER)):
+        checks.whole(name, value, 1, most)
+    checks.whole("positions", positions, 0, MOST_OTHER)
     if hidden % heads:
         raise ValueError(f"heads = {heads} is not allowed; it must be a divisor of hidden ({hidden})")
     return ModelShape(
@@ -120,3 +125,6 @@ def _attention_numbers(shape):
 def _mean_head(shape):
     """The width of a head: the mean of query and value where they differ."""
     return (shape.qk_nope + shape.qk_rope + shape.v_head) / 2 if shape.is_latent_attention else shape.head_dim
+
+
+guard(globals(), {"shape": partial(checks.instance, kind=ModelShape, word="a published.ModelShape")}, "sizes_of")

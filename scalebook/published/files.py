@@ -5,6 +5,8 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
+from scalebook.checks import shown
+
 FOLDER = Path(__file__).parent
 
 
@@ -34,6 +36,8 @@ def find(kind, name, known):
     if isinstance(name, str) and name in known:
         return known[name]
     by_lower_case = {key.lower(): key for key in known}
+    if not isinstance(name, str):
+        raise ValueError(f"name = {shown(name)} is not allowed; it must be the name of a published {kind}")
     near = difflib.get_close_matches(str(name).lower(), by_lower_case, n=5, cutoff=0.3)
     nearest = [by_lower_case[key] for key in near] or sorted(known)[:5]
     raise ValueError(f"no published {kind} is named {name!r}; the nearest names are "

@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from functools import cache
 
+from scalebook.checks import is_number
 from scalebook.published import files
+
+LEAST, MOST = 1, 1e30  # beyond these no product of them is a number that a float holds
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,12 @@ class Machine:
         for field in ("peak_flops", "memory_bytes", "memory_bandwidth", "nvlink_one_way", "nvlink_two_way",
                       "internode_node", "gpus_per_node"):
             value = getattr(self, field)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
-                _refuse(self, field, "a number above 0, or absent")
+            if value is not None and not (is_number(value) and value > 0):
+                _refuse(self, field, "a finite number above 0, or absent")
+            if value is not None and not LEAST <= value <= MOST:
+                _refuse(self, field, f"a number from {LEAST} to {MOST:g}, or absent")
+        if self.gpus_per_node is not None and not isinstance(self.gpus_per_node, int):
+            _refuse(self, "gpus_per_node", "a whole number, or absent")
         if self.nvlink_two_way != (None if self.nvlink_one_way is None else 2 * self.nvlink_one_way):
             _refuse(self, "nvlink_two_way", f"twice nvlink_one_way ({self.nvlink_one_way!r})")
 
@@ -69,7 +76,7 @@ def _all_machines():
     return {name: files.build(Machine, "machine", name, entry) for name, entry in files.read("machines").items()}
 
 
-def machine(name):
+def machine(name: str) -> Machine:
     """Return one machine; raise ValueError that lists the nearest names when there is none.
 
     >>> machine("A100-80GB").peak_flops
@@ -78,7 +85,7 @@ def machine(name):
     return files.find("machine", name, _all_machines())
 
 
-def machines():
+def machines() -> list[str]:
     """Return the names of all machines, in the order of the file.
 
     >>> "V100" in machines()

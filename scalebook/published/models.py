@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from functools import cache
 
+from scalebook.checks import is_number, shown
 from scalebook.published import files
 
 NORMS = ("rmsnorm", "layernorm", "layernorm-without-bias")
 QK_NORMS = ("none", "head", "full")
 SCORES = ("none", "softmax", "sigmoid")
+MOST = {"layers": 2**14, "experts": 2**16}  # of which lists are made; no other number is above MOST_OTHER
+MOST_OTHER = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,8 @@ class ModelShape:
       `learned_positions`: rows of a learned position table (0: none, rotary or sinusoidal).
     - `d_model` the residual width; `layers` how many blocks.
     - `norm`: "rmsnorm" (d weights), "layernorm" (d weights, d biases) or "layernorm-without-bias" (d weights);
-      `norms_per_layer` of width d_model, and one more before the head when `final_norm`.
+      `norms_per_layer` of width d_model, one more before the head when `final_norm`, and one behind the embedding when
+      `embedding_norm`.
 
     Attention, grouped-query form: `heads` query heads and `kv_heads` key and value heads of `head_dim` each
     (`kv_heads == heads` is plain multi-head, 1 is multi-query). Latent form (MLA), when `kv_lora_rank` > 0: queries
@@ -36,7 +40,8 @@ class ModelShape:
     (0: no dense layer); `ffn_bias` on every matrix of it, experts included.
 
     Mixture of experts, when `experts` > 0: `experts` routed experts of width `d_ff_expert` a layer, `top_k` of them
-    a token, and `shared_experts` of the same width that see every token. The first `dense_layers` layers are dense;
+    a token, and `shared_experts` of the same width that see every token; with `shared_expert_gate` one more row of
+    weights, whose sigmoid scales what they add. The first `dense_layers` layers are dense;
     after them every `moe_every`-th layer is an MoE layer, the others are dense (see `moe_layers`).
     `router_bias`: a trained bias on the router. `selection_bias`: a bias for each expert that only chooses, moved
     by a rule and not by a gradient, and not counted as a parameter. `scoring` is "softmax" or "sigmoid";
@@ -75,6 +80,7 @@ class ModelShape:
     experts: int = 0
     top_k: int = 0
     shared_experts: int = 0
+    shared_expert_gate: bool = False
     d_ff_expert: int = 0
     dense_layers: int = 0
     moe_every: int = 1
@@ -88,6 +94,7 @@ class ModelShape:
     norm: str = "rmsnorm"
     norms_per_layer: int = 2
     final_norm: bool = True
+    embedding_norm: bool = False
     learned_positions: int = 0
     tied_embeddings: bool = False
     context: int = 0
@@ -126,7 +133,8 @@ class ModelShape:
 
 
 def _refuse(shape, field, allowed):
-    raise ValueError(f"model {shape.name!r}: {field} = {getattr(shape, field)!r} is not allowed; it must be {allowed}")
+    value = shown(getattr(shape, field))
+    raise ValueError(f"model {shape.name!r}: {field} = {value} is not allowed; it must be {allowed}")
 
 
 def _check_types(shape):
@@ -145,11 +153,15 @@ def _check_types(shape):
                   "groups_per_token"):
         if getattr(shape, field) < 1:
             _refuse(shape, field, "a whole number, at least 1")
+    for field, declared in ModelShape.__annotations__.items():
+        most = MOST.get(field, MOST_OTHER)
+        if declared is int and getattr(shape, field) > most:
+            _refuse(shape, field, f"at most {most}")
     for field, allowed in (("norm", NORMS), ("qk_norm", QK_NORMS), ("scoring", SCORES), ("ffn_mats", (2, 3))):
         if getattr(shape, field) not in allowed:
             _refuse(shape, field, "one of " + ", ".join(map(repr, allowed)))
-    if isinstance(shape.route_scale, bool) or not isinstance(shape.route_scale, int | float) or shape.route_scale <= 0:
-        _refuse(shape, "route_scale", "a number above 0")
+    if not is_number(shape.route_scale) or shape.route_scale <= 0:
+        _refuse(shape, "route_scale", "a finite number above 0")
 
 
 def _check_attention(shape):
@@ -191,6 +203,8 @@ def _check_feed_forward(shape):
         for field in ("top_k", "d_ff_expert", "shared_experts", "dense_layers"):
             if getattr(shape, field) != 0:
                 _refuse(shape, field, "0 when experts is 0")
+    if shape.shared_expert_gate and shape.shared_experts == 0:
+        _refuse(shape, "shared_expert_gate", "False when shared_experts is 0")
     has_dense = len(shape.moe_layers) < shape.layers
     if has_dense and shape.d_ff < 1:
         _refuse(shape, "d_ff", "at least 1 when some layer is dense")
@@ -201,7 +215,7 @@ def _all_models():
     return {name: files.build(ModelShape, "model", name, entry) for name, entry in files.read("models").items()}
 
 
-def model(name):
+def model(name: str) -> ModelShape:
     """Return the shape of one published model; raise ValueError that lists the nearest names when there is none.
 
     >>> model("Llama-3-405B").layers
@@ -210,7 +224,7 @@ def model(name):
     return files.find("model", name, _all_models())
 
 
-def models():
+def models() -> list[str]:
     """Return the names of all published models, in the order of the file.
 
     >>> "GPT-3-175B" in models()

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cache
 from types import MappingProxyType
 
+from scalebook.checks import instance, shown
 from scalebook.published import files
 
 NOT_TABLES = ("machines", "models")
@@ -61,8 +63,10 @@ class Table:
         >>> table("narayanan2021_table1").where(PP=64).row()["TFLOPs_per_GPU"]
         163
         """
-        for name in conditions:
+        for name, value in conditions.items():
             self._check_name(name)
+            if value is not None and not isinstance(value, str | bool | int | float | Fraction):
+                raise ValueError(f"{name} = {shown(value)} is not allowed; it must be what a cell can hold")
         kept = tuple(row for row in self.rows if all(row[name] == value for name, value in conditions.items()))
         return Table(self.name, self.source, self.columns, kept, self.note, self.units, self.computed)
 
@@ -78,8 +82,8 @@ class Table:
         return row["source"] if "source" in self.columns else self.source
 
     def _check_name(self, name):
-        if name not in self.columns:
-            raise ValueError(f"table {self.name!r} has no column {name!r}; it has {', '.join(self.columns)}")
+        if not isinstance(name, str) or name not in self.columns:
+            raise ValueError(f"table {self.name!r} has no column {shown(name)}; it has {', '.join(self.columns)}")
 
     def _repr_html_(self):
         head = "".join(f"<th>{_escape(name)}</th>" for name in self.columns)
@@ -96,6 +100,14 @@ def _escape(value):
 
 
 def _check_columns(found):
+    for what in ("name", "note"):
+        instance(what, getattr(found, what), str, "a text")
+    for what, kind in (("columns", list | tuple), ("rows", list | tuple), ("computed", list | tuple),
+                       ("units", Mapping)):
+        instance(what, getattr(found, what), kind, "a mapping" if kind is Mapping else "a list")
+    for what in ("columns", "computed", "units"):
+        if not all(isinstance(one, str) for one in getattr(found, what)):
+            raise ValueError(f"{what} = {shown(getattr(found, what))} is not allowed; all names must be texts")
     if not isinstance(found.source, str) or not found.source.strip():
         raise ValueError(f"table {found.name!r}: source = {found.source!r} is not allowed; it must say where "
                          "the table stands")
@@ -114,6 +126,8 @@ def _as_mapping(found, number, row):
         if unknown:
             raise ValueError(f"{where} has {unknown[0]!r}, which is not a column")
         return {name: row.get(name) for name in found.columns}
+    if not isinstance(row, list | tuple):
+        raise ValueError(f"{where} is {shown(row)}; rows must hold mappings or lists")
     if len(row) != len(found.columns):
         raise ValueError(f"{where} has {len(row)} values for {len(found.columns)} columns")
     return dict(zip(found.columns, row, strict=True))
@@ -132,7 +146,7 @@ def _all_tables():
     return found
 
 
-def table(name):
+def table(name: str) -> Table:
     """Return one published table; raise ValueError that lists the nearest names when there is none.
 
     >>> table("zb_table1").source
@@ -141,7 +155,7 @@ def table(name):
     return files.find("table", name, _all_tables())
 
 
-def tables():
+def tables() -> list[str]:
     """Return the names of all published tables, sorted.
 
     >>> "narayanan2021_table1" in tables()

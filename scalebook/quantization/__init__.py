@@ -5,6 +5,7 @@ that importing the package is quick and needs no PyTorch.
 """
 
 from scalebook.lazy import lazily
+from scalebook.quantization.kinds import KINDS, TOGETHER
 
 _NAMES = {
     "grid": ["QuantizedLinear", "from_codes", "group_grid", "to_codes"],
@@ -19,4 +20,4 @@ _NAMES = {
             "step_ratios"],
 }
 
-__getattr__, __dir__ = lazily(__name__, _NAMES)
+__getattr__, __dir__ = lazily(__name__, _NAMES, KINDS, TOGETHER)

@@ -20,15 +20,24 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from scalebook.quantization.grid import check_weight, columns_in_a_group, from_codes, group_grid, to_codes
+from scalebook.quantization.grid import (
+    QuantizedLinear,
+    check_weight,
+    columns_in_a_group,
+    from_codes,
+    group_grid,
+    to_codes,
+)
 from scalebook.quantization.hessian import check_hessian, check_matrix, damp, is_symmetric, layer_error, layer_hessian
 from scalebook.quantization.rounding import quantize_rtn
 
 SMALLEST = 1e-4  # a channel's size, as a share of the largest: no scale is 0
 
 
-def quantize_awq(weight, activations_or_hessian, bits=4, group_size=128, *, symmetric=False, kind=None, steps=20,
-                 clip=False):
+def quantize_awq(
+    weight: torch.Tensor, activations_or_hessian: torch.Tensor, bits: int = 4, group_size: int | None = 128, *,
+    symmetric: bool = False, kind: str | None = None, steps: int = 20, clip: bool = False,
+) -> QuantizedLinear:
     """Quantize a weight of shape (O, I) by AWQ; return a `QuantizedLinear` with its `input_scales`.
 
     The second argument is the layer's inputs (N, I) on calibration tokens, or their Hessian (I, I). `kind` says which,

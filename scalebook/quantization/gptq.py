@@ -36,8 +36,11 @@ from scalebook.quantization.hessian import check_hessian, damp, into_range
 from scalebook.quantization.obs import remove_from_inverse
 
 
-def quantize_gptq(weight, hessian, bits=4, group_size=128, *, symmetric=False, block_size=128, damping=0.01,
-                  act_order=False, static_groups=False):
+def quantize_gptq(
+    weight: torch.Tensor, hessian: torch.Tensor, bits: int = 4, group_size: int | None = 128, *,
+    symmetric: bool = False, block_size: int = 128, damping: float = 0.01, act_order: bool = False,
+    static_groups: bool = False,
+) -> QuantizedLinear:
     """Quantize a weight of shape (O, I) by GPTQ, given the Hessian (I, I) of its inputs; return a `QuantizedLinear`.
 
     The Hessian is `hessian.layer_hessian` of calibration inputs, or any multiple of it. `damping` times the mean of its

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import torch
 
+from scalebook import checks
+
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -49,6 +51,10 @@ class QuantizedLinear:
     def __post_init__(self):
         """Fill in the order of the groups and the dtype; raise ValueError for parts that do not fit together."""
         check_bits(self.bits)
+        checks.flag("symmetric", self.symmetric)
+        for name in ("codes", "scales", "zero_points", "group_of_column", "input_scales"):
+            if getattr(self, name) is not None or name in ("codes", "scales", "zero_points"):
+                checks.real_tensor(name, getattr(self, name))
         if self.codes.ndim != 2 or self.codes.dtype != torch.uint8:
             raise ValueError(f"codes is {self.codes.dtype} of shape {tuple(self.codes.shape)}; "
                              "it must be uint8 of shape (O, I)")
@@ -65,7 +71,7 @@ class QuantizedLinear:
         if self.dtype is None:
             object.__setattr__(self, "dtype", self.scales.dtype)
 
-    def dequantize(self):
+    def dequantize(self) -> torch.Tensor:
         """Return the weight of shape (O, I) that the codes stand for, in the weight's dtype.
 
         A column that was multiplied by its input scale is divided by it again. What lies beyond the greatest number of
@@ -80,7 +86,7 @@ class QuantizedLinear:
         return weight_OI.clamp(limits.min, limits.max).to(self.dtype)
 
     @property
-    def bits_per_weight(self):
+    def bits_per_weight(self) -> float:
         """What a weight costs: its code, and its share of a 16-bit scale and a zero-point as wide as a code.
 
         b + (16 + z)/g with z = b, or z = 0 when the grid is symmetric, because then every zero-point is 2^(b-1). The

@@ -13,6 +13,8 @@ Three maps are in use, none of them w = S (q - Z) with a whole Z that is stored:
 
 import numpy as np
 
+from scalebook.checks import shown
+
 LAYOUTS = {
     "Q4_0": np.dtype([("d", "<f2"), ("qs", "u1", 16)]),
     "Q4_1": np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16)]),
@@ -43,7 +45,7 @@ def quantize_blocks(weight, kind):
     array([  0,  60, 128], dtype=uint8)
     """
     _check_kind(kind, _QUANTIZE)
-    weight = np.asarray(weight)
+    weight = _array("weight", weight)
     if weight.dtype.kind != "f" or weight.ndim == 0 or not weight.size or weight.shape[-1] % WEIGHTS[kind]:
         raise ValueError(f"weight is {weight.dtype} of shape {weight.shape}; it must be floats, with rows of whole "
                          f"blocks of {WEIGHTS[kind]}")
@@ -69,7 +71,7 @@ def dequantize_blocks(data, kind):
     array([-8., -8.,  7.], dtype=float32)
     """
     _check_kind(kind, LAYOUTS)
-    data = np.asarray(data)
+    data = _array("data", data)
     if data.dtype != np.uint8 or data.ndim == 0 or data.shape[-1] % LAYOUTS[kind].itemsize:
         raise ValueError(f"data is {data.dtype} of shape {data.shape}; it must be uint8, with rows of whole blocks "
                          f"of {LAYOUTS[kind].itemsize} bytes")
@@ -77,8 +79,16 @@ def dequantize_blocks(data, kind):
     return _DEQUANTIZE[kind](blocks).reshape(*data.shape[:-1], -1)
 
 
+def _array(name, value):
+    """The value as an array; ValueError for what is none."""
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name} = {shown(value)} is not allowed; {name} must be a regular array") from None
+
+
 def _check_kind(kind, known):
-    if kind not in known:
+    if not isinstance(kind, str) or kind not in known:
         raise ValueError(f"kind = {kind!r} is not allowed; it must be one of {', '.join(known)}")
 
 

@@ -20,7 +20,9 @@ from scalebook.quantization.grid import (
 )
 
 
-def quantize_rtn(weight, bits=4, group_size=128, symmetric=False):
+def quantize_rtn(
+    weight: torch.Tensor, bits: int = 4, group_size: int | None = 128, symmetric: bool = False
+) -> QuantizedLinear:
     """Round every weight of shape (O, I) to the nearest point of its group's grid; return a `QuantizedLinear`.
 
     `group_size` columns of a row share a scale and a zero-point (None: the whole row). Raises ValueError for non-finite

@@ -1,15 +1,16 @@
 """What may be run on ranks: the arguments of `run`, checked before a process is started."""
 
 import importlib.util
-import math
-import numbers
 import pickle
 import sys
 import types
 
 import torch
 
-from scalebook.checks import whole
+from scalebook.checks import is_number, one_of, shown, whole
+
+MOST_RANKS = 1024  # on one machine: what a slip of the keyboard asks for is not started
+LONGEST_S = 10 * 86_400
 
 
 def check_function(fn):
@@ -37,30 +38,29 @@ def check_function(fn):
 
 def check_world_size(world_size):
     """Raise ValueError unless `world_size` is a number of ranks."""
-    whole("world_size", world_size)
+    whole("world_size", world_size, most=MOST_RANKS)
 
 
 def check_timeout(timeout):
     """Raise ValueError unless `timeout` is a time that can pass."""
-    number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
-    if not number or not math.isfinite(timeout) or timeout <= 0:
-        raise ValueError(f"timeout = {timeout!r} is not allowed; timeout must be a finite number of seconds above 0")
+    if not is_number(timeout) or not 0 < timeout <= LONGEST_S:
+        raise ValueError(f"timeout = {shown(timeout)} is not allowed; timeout must be a finite number of seconds "
+                         f"above 0, at most {LONGEST_S}")
 
 
 def choose_backend(backend, world_size):
-    """The backend to initialise: NCCL beside gloo where every rank can have a GPU of its own, else gloo.
+    """The backend to initialise: NCCL for tensors on GPUs beside gloo for those on the CPU, or gloo alone.
+
+    None chooses the first where every rank can have a GPU of its own.
 
     >>> choose_backend("gloo", 4)
     'gloo'
     """
-    if backend not in (None, "gloo", "nccl"):
-        raise ValueError(f"backend = {backend!r} is not allowed; backend must be None, 'gloo' or 'nccl'")
+    one_of("backend", backend, (None, "gloo", "nccl"))
     gpus = torch.cuda.device_count()
     if backend == "nccl" and gpus < world_size:
         raise ValueError(f"backend = 'nccl' is not allowed; {world_size} ranks need a GPU each, and there are {gpus}")
-    if backend is None:
-        return "cpu:gloo,cuda:nccl" if gpus >= world_size else "gloo"
-    return backend
+    return "gloo" if backend == "gloo" or gpus < world_size else "cpu:gloo,cuda:nccl"
 
 
 def pack_call(fn, args):

@@ -16,6 +16,8 @@ import traceback
 import torch
 import torch.distributed as dist
 
+from .results import pack
+
 NEVER = datetime.timedelta(days=1)  # the deadline is the parent's: no rank gives up by itself
 
 # What gloo and NCCL say where another process is gone: then this rank's failure is a consequence.
@@ -30,7 +32,7 @@ def rank_main(rank, world_size, call, backend, port, report, output, lifeline):
     try:
         fn, args = pickle.loads(call)
         _join_group(rank, world_size, backend, port)
-        message = ("returned", pickle.dumps(fn(rank, world_size, *args)))
+        message = ("returned", pack(fn(rank, world_size, *args)))
     except BaseException as error:
         summary = traceback.format_exception_only(error)[-1].strip()
         error.__traceback__ = error.__traceback__.tb_next  # this function's own frame tells a reader nothing

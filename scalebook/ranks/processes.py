@@ -7,16 +7,20 @@ connections of its peers, and the first error is not buried under theirs.
 
 import contextlib
 import os
+import pickle
 import signal
 import socket
 import time
+from collections.abc import Callable
 from multiprocessing.connection import wait
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from . import checks
 from .member import Member, RankTimeout
+from .results import pack
 from .server import fork_rank
 
 GRACE_S = 0.2  # how long the parent looks for an earlier failure after it has seen one
@@ -25,15 +29,19 @@ CAUSE_S = 5  # and how long for the death of a rank, when others say that they h
 PRELOADED = ("torch", "torch.distributed", "torch._dynamo", "scalebook.ranks", "scalebook.ranks.child")
 
 
-def run(fn, world_size, *args, timeout=60, backend=None):
+def run(
+    fn: Callable[..., Any], world_size: int, *args: Any, timeout: float = 60, backend: str | None = None
+) -> list[Any]:
     """Call `fn(rank, world_size, *args)` on `world_size` new processes; return the list of what each returned.
 
     Every rank has an initialised default process group and one thread. What a rank prints is not shown: return it.
-    Results and arguments are pickled. All processes have ended when this returns or raises.
+    Results and arguments are pickled; tensors of results come back on the CPU. All processes have ended when this
+    returns or raises, also what the ranks started; outside Linux that leaves out what began a session of its own. With
+    several runs at once, such processes end with the last of them.
 
     Parameters: `fn` is a function at the top level of a module that a new process can import. `timeout` is in
-    seconds, for everything from the first start to the last result. `backend` is "gloo", "nccl" (a GPU for each
-    rank), or None: both where there are GPUs enough, gloo on the loopback interface otherwise.
+    seconds, for everything from the first start to the last result. `backend` is "gloo", on the loopback interface;
+    "nccl", a GPU for each rank, with gloo beside it for tensors on the CPU; or None: NCCL where there are GPUs enough.
 
     Raises ValueError for an argument that is not allowed; RankError with the traceback of the rank that failed
     first, or the signal that killed it; RankTimeout, naming the ranks that had not finished and where they stood.
@@ -67,7 +75,9 @@ def run(fn, world_size, *args, timeout=60, backend=None):
         del store  # frees its port now, even while a caller keeps the exception and with it this frame
 
 
-def launch(fn, world_size, *args, timeout=60, backend=None):
+def launch(
+    fn: Callable[..., Any], world_size: int, *args: Any, timeout: float = 60, backend: str | None = None
+) -> list[Any] | None:
     """`run`, or, in a process that `torchrun` started, take part as one of its ranks.
 
     Under `torchrun` rank 0 gets the list of results and every other rank None. Raises ValueError when `torchrun`
@@ -81,16 +91,17 @@ def launch(fn, world_size, *args, timeout=60, backend=None):
     torch.set_num_threads(1)
     dist.init_process_group(checks.choose_backend(backend, int(os.environ["LOCAL_WORLD_SIZE"])))
     try:
-        results = [None] * world_size if dist.get_rank() == 0 else None
-        dist.gather_object(fn(dist.get_rank(), world_size, *args), results)
-        return results
+        device()  # also where `fn` does not ask: what NCCL gathers lies on the current GPU
+        packed = [None] * world_size if dist.get_rank() == 0 else None
+        dist.gather_object(pack(fn(dist.get_rank(), world_size, *args)), packed)
+        return None if packed is None else [pickle.loads(result) for result in packed]
     finally:
         dist.destroy_process_group()
 
 
-def device():
-    """Where the tensors of this rank belong: its GPU under NCCL, else the CPU."""
-    if "nccl" not in dist.get_backend_config():
+def device() -> torch.device:
+    """Where the tensors of this rank belong: its GPU under NCCL, else the CPU, as in a process that is no rank."""
+    if not dist.is_initialized() or "nccl" not in dist.get_backend_config():
         return torch.device("cpu")
     local_rank = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
     torch.cuda.set_device(local_rank)

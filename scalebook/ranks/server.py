@@ -19,7 +19,10 @@ import tempfile
 import threading
 from multiprocessing.connection import wait
 
+from . import orphans
+
 LENGTH = struct.Struct("q")
+PATIENCE_S = 1  # how long a server has to end by itself
 FDS = 4  # of a rank: report, output, lifeline, and status, which the server keeps
 LOCK = threading.Lock()
 RUNNING = []  # the server of this process, if there is one; it serves until the process ends
@@ -60,10 +63,13 @@ class ForkServer:
 
     def stop(self):
         """End the server. Ranks that are still there end when their run lets go of them."""
-        self.socket.close()
+        self.socket.close()  # the server sees this, ends what is left, and itself
         if self.owner == os.getpid():
-            self.process.kill()
-            self.process.wait()
+            try:
+                self.process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:  # it is still importing, or does not answer
+                self.process.kill()
+                self.process.wait()
         self.log.close()
 
 
@@ -94,9 +100,12 @@ def stop_server():
 
 def serve(control_fd, modules):
     """The server: fork a rank for each request, tell the parent how each ended, end when the parent is gone."""
+    # PyTorch's compiler makes the folder of its cache as it is imported; one that exists leaves nothing behind.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # a rank gets its parent's environment
     for name in modules:
         with contextlib.suppress(Exception):  # a rank that needs the module reports what is wrong with it
             importlib.import_module(name)
+    orphans.adopt()
     control, statuses = socket.socket(fileno=control_fd), {}
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
@@ -112,12 +121,20 @@ def serve(control_fd, modules):
 
 
 def _reap(statuses):
-    """Collect the ranks that have ended, and write their exit codes into their status pipes."""
+    """Collect the ranks that have ended, and write their exit codes into their status pipes.
+
+    With the last of them goes what they left behind: then no run is under way that it could belong to. The parent is
+    told after that.
+    """
     while statuses:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
+        if pid not in statuses:  # an orphan, which this process has adopted
+            continue
         fd = statuses.pop(pid)
+        if not statuses:
+            orphans.end()
         with contextlib.suppress(BrokenPipeError):
             os.write(fd, LENGTH.pack(os.waitstatus_to_exitcode(status)))
         os.close(fd)
@@ -127,8 +144,9 @@ def _answer(control, statuses, own):
     """Read one request, and fork."""
     header, fds, _, _ = socket.recv_fds(control, LENGTH.size, FDS)
     body = _read(control, LENGTH.unpack(header)[0]) if len(header) == LENGTH.size else b""
-    if not body:
-        os._exit(0)  # the parent is gone
+    if not body:  # the parent is gone
+        orphans.end()
+        os._exit(0)
     *of_rank, status = fds
     pid = os.fork()
     if pid == 0:

@@ -6,6 +6,7 @@ DDP) or `_c10d_functional` (DTensor, FSDP2 and compiled programs). A dispatch mo
 
 import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -110,7 +111,7 @@ class Traffic:
 
 
 @contextlib.contextmanager
-def count():
+def count() -> Iterator[Traffic]:
     """Count the collectives and messages that this rank calls inside the block; gives a `Traffic`.
 
     Kinds: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter",

@@ -6,6 +6,7 @@ PyTorch are imported when they are first asked for.
 """
 
 from scalebook.lazy import lazily
+from scalebook.tensor_parallel.kinds import KINDS, TOGETHER
 
 from .shapes import Shape
 
@@ -27,4 +28,4 @@ _LAZY = {
     "vocabulary": ["VocabularyParallelEmbedding", "vocabulary_parallel_cross_entropy"],
 }
 
-__getattr__, __dir__ = lazily(__name__, _LAZY)
+__getattr__, __dir__ = lazily(__name__, _LAZY, KINDS, TOGETHER)

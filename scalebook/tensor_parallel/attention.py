@@ -13,7 +13,10 @@ import math
 import torch
 from torch import nn
 
+from scalebook.borders import guard
+
 from .communication import check_region
+from .kinds import KINDS, TOGETHER
 from .linear import ColumnParallelLinear, RowParallelLinear
 from .random_streams import check_streams, dropout
 from .shapes import check_shape
@@ -83,3 +86,6 @@ def causal_attention(q_SBHK, k_SBGK, v_SBGK, rate=0.0, stream=None):
     weights_BHSS = scores_BHSS.masked_fill(future_SS, -math.inf).softmax(dim=-1)
     context_BHSK = dropout(weights_BHSS, rate, stream) @ v_BHSK
     return context_BHSK.permute(2, 0, 1, 3).flatten(2)
+
+
+guard(globals(), KINDS, "ParallelAttention", together=TOGETHER)

@@ -12,9 +12,12 @@ import contextlib
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+from scalebook.borders import guard
+
 from .attention import ParallelAttention
 from .communication import check_region
 from .copies import ParallelLayerNorm
+from .kinds import KINDS, TOGETHER
 from .linear import ColumnParallelLinear
 from .mlp import ParallelMLP
 from .random_streams import RandomStreams, check_streams, dropout
@@ -116,9 +119,9 @@ def check_whole(whole, kind):
 
 
 def load(part, whole):
-    """Give a rank's part the parameters of the whole, in their type; return the part."""
+    """Give a rank's part the parameters of the whole, in their type and where they lie; return the part."""
     state = shard_state(whole.state_dict(), whole.shape, part.region.rank, part.region.ranks)
-    part.to(next(whole.parameters()).dtype).load_state_dict(state)
+    part.to(next(whole.parameters())).load_state_dict(state)
     return part
 
 
@@ -141,3 +144,6 @@ def recompute(block, x, early_stop=False):
     with set_checkpoint_early_stop(early_stop):
         return checkpoint(block, x, use_reentrant=False, preserve_rng_state=False,
                           context_fn=lambda: (contextlib.nullcontext(), block.streams.replayed_from(states)))
+
+
+guard(globals(), KINDS, "ParallelBlock", "ParallelTransformer", together=TOGETHER)

@@ -13,9 +13,11 @@ Ranks with the same place hold copies of the same thing, and there are `places` 
 import torch
 from torch import nn
 
+from scalebook.borders import guard
 from scalebook.checks import whole
 
 from .communication import all_reduce, check_region, ranks_in
+from .kinds import KINDS, TOGETHER
 
 
 class ParallelLayerNorm(nn.LayerNorm):
@@ -66,3 +68,6 @@ def sum_copies(model, group=None):
     for table, summed, (gradient, place, _) in zip(tables, sums, parts, strict=True):
         gradient.copy_(summed.view_as(table)[place])
     return total.numel()
+
+
+guard(globals(), KINDS, "ParallelLayerNorm", together=TOGETHER)

@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from scalebook.borders import guard
 from scalebook.checks import whole
 
 from .communication import all_gather, check_region, reduce_scatter
+from .kinds import KINDS, TOGETHER
 from .shapes import multiple
 
 
@@ -104,3 +106,6 @@ def check_widths(width_in, width_out, region):
     whole("width_in", width_in)
     whole("width_out", width_out)
     check_region(region)
+
+
+guard(globals(), KINDS, "ColumnParallelLinear", "RowParallelLinear", together=TOGETHER)

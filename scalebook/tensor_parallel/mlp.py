@@ -8,7 +8,10 @@ arXiv:1909.08053, section 3, figure 3a. Shapes, as suffixes: S positions, B samp
 import torch.nn.functional as F
 from torch import nn
 
+from scalebook.borders import guard
+
 from .communication import check_region
+from .kinds import KINDS, TOGETHER
 from .linear import ColumnParallelLinear, RowParallelLinear
 from .shapes import check_shape
 
@@ -52,3 +55,6 @@ def activate(x_SBf, activation):
         return F.gelu(x_SBf)
     gate_SBf, up_SBf = x_SBf.chunk(2, dim=-1)
     return F.silu(gate_SBf) * up_SBf
+
+
+guard(globals(), KINDS, "ParallelMLP", together=TOGETHER)

@@ -9,9 +9,11 @@ import contextlib
 
 import torch
 
+from scalebook.borders import guard
 from scalebook.checks import whole
 
 from .communication import checked
+from .kinds import KINDS, generator_states
 from .shapes import probability
 
 
@@ -67,8 +69,9 @@ def check_streams(streams):
 def dropout(x, rate, stream):
     """x with a share of `rate` of its elements zeroed, and the others divided by 1 - rate; `stream` draws the mask.
 
-    The mask has one byte for each element. Raises ValueError unless x is a floating-point tensor, 0 <= rate < 1, and
-    `stream` a generator: the random numbers of no one in particular would not be the same, or not different, on ranks.
+    The mask has one byte for each element, and is drawn where the stream is: one on the CPU gives every device the
+    same. Raises ValueError unless x is a floating-point tensor, 0 <= rate < 1, and `stream` a generator: the random
+    numbers of no one in particular would not be the same, or not different, on ranks.
 
     >>> dropout(torch.ones(6), 0.5, torch.Generator().manual_seed(0)).unique()
     tensor([0., 2.])
@@ -78,5 +81,8 @@ def dropout(x, rate, stream):
         return checked(x)
     if not isinstance(stream, torch.Generator):
         raise ValueError(f"stream = {stream!r} is not allowed; it must be a torch.Generator")
-    kept = torch.empty(checked(x).shape, dtype=torch.bool, device=x.device).bernoulli_(1 - rate, generator=stream)
-    return x * kept / (1 - rate)
+    kept = torch.empty(checked(x).shape, dtype=torch.bool, device=stream.device).bernoulli_(1 - rate, generator=stream)
+    return x * kept.to(x.device) / (1 - rate)
+
+
+guard(globals(), KINDS | {"states": generator_states}, "RandomStreams", "RandomStreams.set_states")

@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from scalebook.borders import guard
+
+from .kinds import KINDS, TOGETHER
 from .shapes import check_shape
 
 
@@ -31,7 +34,8 @@ class Attention(nn.Module):
         q_SBGRK = q.unflatten(-1, (shape.kv_heads, -1, shape.head_width))
         k_SBGK, v_SBGK = (part.unflatten(-1, (shape.kv_heads, -1)) for part in (k, v))
         scores_BGRST = torch.einsum("sbgrk,tbgk->bgrst", q_SBGRK, k_SBGK) * shape.head_width**-0.5
-        seen_ST = torch.arange(positions)[:, None] >= torch.arange(positions)
+        place_S = torch.arange(positions, device=x_SBD.device)
+        seen_ST = place_S[:, None] >= place_S
         weights_BGRST = torch.softmax(torch.where(seen_ST, scores_BGRST, -torch.inf), dim=-1)
         weights_BGRST = self.dropout(weights_BGRST.flatten(1, 2)).view_as(weights_BGRST)
         return self.out(torch.einsum("bgrst,tbgk->sbgrk", weights_BGRST, v_SBGK).flatten(2))
@@ -109,3 +113,6 @@ class Transformer(nn.Module):
             x_SBD = block(x_SBD)
         logits_SBV = self.head(self.norm(x_SBD))
         return F.cross_entropy(logits_SBV.flatten(0, 1), targets_SB.flatten())
+
+
+guard(globals(), KINDS, "Block", "Transformer", together=TOGETHER)

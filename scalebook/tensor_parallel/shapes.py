@@ -3,6 +3,7 @@
 import numbers
 from dataclasses import dataclass
 
+from scalebook import checks
 from scalebook.checks import whole
 
 ACTIVATIONS = ("gelu", "swiglu")
@@ -42,8 +43,7 @@ class Shape:
             whole(name, getattr(self, name))
         multiple("hidden", self.hidden, self.heads, "heads")
         multiple("heads", self.heads, self.kv_heads, "kv_heads")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation = {self.activation!r} is not allowed; it must be one of {ACTIVATIONS}")
+        checks.one_of("activation", self.activation, ACTIVATIONS)
         probability("dropout", self.dropout)
 
     @property

@@ -12,7 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from scalebook.borders import guard
+
 from .communication import all_reduce, checked, described, own_rank, ranks_in, reduce_from_ranks
+from .kinds import KINDS, TOGETHER
 from .linear import check_widths
 from .shapes import multiple
 
@@ -80,3 +83,6 @@ def place(tokens_SB, rows, group=None):
     row_SB = tokens_SB - own_rank(group) * rows
     here_SB = (row_SB >= 0) & (row_SB < rows)
     return row_SB.masked_fill(~here_SB, 0), here_SB
+
+
+guard(globals(), KINDS, "VocabularyParallelEmbedding", together=TOGETHER)

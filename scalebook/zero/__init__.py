@@ -5,6 +5,7 @@ when one of their names is first asked for, so that counting stays quick and nee
 """
 
 from scalebook.lazy import lazily
+from scalebook.zero.kinds import OF_FUNCTIONS, TOGETHER
 
 _NAMES = {
     "states": ["communication_bytes", "model_state_bytes", "passes"],
@@ -14,4 +15,4 @@ _NAMES = {
     "checkpoint": ["load", "save"],
 }
 
-__getattr__, __dir__ = lazily(__name__, _NAMES)
+__getattr__, __dir__ = lazily(__name__, _NAMES, OF_FUNCTIONS, TOGETHER)

@@ -7,6 +7,9 @@ weights, because an update is often smaller than half the spacing of 16-bit numb
 
 import torch
 
+from scalebook.borders import guard
+from scalebook.zero.kinds import KINDS, TOGETHER
+
 # The dtype of the master weights and the moments for each dtype of the working weights.
 MASTER = {
     torch.bfloat16: torch.float32,
@@ -47,3 +50,6 @@ class MixedAdam:
             second.mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)
             master.mul_(1 - self.learning_rate * self.decay)
             master.addcdiv_(first, second.sqrt() / correction + self.epsilon, value=-rate)
+
+
+guard(globals(), KINDS, "MixedAdam", together=TOGETHER)

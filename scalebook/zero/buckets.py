@@ -7,7 +7,9 @@ rank's shard (P = N S with N ranks).
 
 import torch
 
+from scalebook.borders import guard
 from scalebook.checks import whole
+from scalebook.zero.kinds import KINDS, TOGETHER
 
 
 class Bucket:
@@ -121,3 +123,6 @@ def _check(parameters, ranks):
     dtypes = sorted({str(p.dtype) for p in parameters})
     if len(dtypes) > 1:
         raise ValueError(f"parameters of {' and '.join(dtypes)} are not allowed; a bucket holds one dtype")
+
+
+guard(globals(), KINDS, "Bucket", "Bucket.flatten", "Bucket.views", together=TOGETHER)

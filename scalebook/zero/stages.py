@@ -14,7 +14,9 @@ Source: Rajbhandari et al., arXiv:1910.02054, sections 5 and 7.
 import torch
 import torch.distributed as dist
 
+from scalebook.borders import guard
 from scalebook.zero.adam import MASTER, MixedAdam
+from scalebook.zero.kinds import KINDS, TOGETHER
 
 
 class DataParallel:
@@ -182,3 +184,6 @@ def reduce_scatter(gradient_P, group=None):
     shard_S = gradient_P.new_empty(len(gradient_P) // dist.get_world_size(group))
     dist.reduce_scatter_tensor(shard_S, gradient_P, group=group)
     return shard_S
+
+
+guard(globals(), KINDS, "DataParallel", "Zero3", "DataParallel.step", together=TOGETHER)

@@ -3,15 +3,21 @@
 The equations are in `scalebook.formulas.zero`; these functions take the stage as a number and the recipe by its name.
 """
 
-from scalebook.checks import whole
+import numbers
+from fractions import Fraction
+
+from scalebook.checks import count
 from scalebook.formulas import zero as formulas
 
 STAGES = (0, 1, 2, 3)
 
 
-def model_state_bytes(parameters, ranks, stage, recipe="mixed precision"):
+def model_state_bytes(
+    parameters: int, ranks: int, stage: int, recipe: str | formulas.Recipe = "mixed precision"
+) -> int | Fraction:
     """Bytes of weights, gradients and optimizer states that one of `ranks` keeps: an int, or a `Fraction`.
 
+    `parameters` and `ranks` are whole numbers; a float that is one will do, such as 7.5e9.
     `stage` is 0 (plain data parallelism) to 3. `recipe` names one of `scalebook.formulas.zero.recipes()`, or is a
     `Recipe`; unless told otherwise it is Adam in mixed precision, 2 + 2 + 12 bytes a parameter. Shards are exact
     parts: a library rounds them up (`padding_elements`). Buffers and activations are not counted.
@@ -26,15 +32,16 @@ def model_state_bytes(parameters, ranks, stage, recipe="mixed precision"):
     >>> model_state_bytes(100, 3, 3)
     Fraction(1600, 3)
     """
-    _check(stage, parameters=parameters, ranks=ranks)
+    parameters, ranks = _check(stage, parameters=parameters, ranks=ranks)
     formula = formulas.STATE_BYTES[stage]
     known = {"Psi": parameters, "N": ranks, **_recipe(recipe).sizes}
     return formula(**{variable.name: known[variable.name] for variable in formula.symbols})
 
 
 def communication_bytes(
-    parameters, ranks, stage, microbatches=1, recipe="mixed precision", release_after_forward=True
-):
+    parameters: int, ranks: int, stage: int, microbatches: int = 1, recipe: str | formulas.Recipe = "mixed precision",
+    release_after_forward: bool = True,
+) -> int | Fraction:
     """Bytes that each of `ranks` sends in a training step: an int, or a `Fraction`.
 
     Every collective is a ring: a reduce-scatter or an all-gather of b bytes sends b (N-1)/N, an all-reduce twice that.
@@ -52,7 +59,7 @@ def communication_bytes(
     >>> [communication_bytes(1000, 4, stage, microbatches=8) for stage in (1, 2, 3)]
     [3000, 13500, 36000]
     """
-    _check(stage, parameters=parameters, ranks=ranks, microbatches=microbatches)
+    parameters, ranks, microbatches = _check(stage, parameters=parameters, ranks=ranks, microbatches=microbatches)
     if release_after_forward not in (True, False) or not (release_after_forward or stage == 3):
         raise ValueError(f"release_after_forward = {release_after_forward!r} is not allowed at stage {stage}; it must "
                          "be True below stage 3, and True or False there")
@@ -72,10 +79,9 @@ def passes(stage, microbatches=1, release_after_forward=True):
 
 
 def _check(stage, **counts):
-    if isinstance(stage, bool) or not isinstance(stage, int) or stage not in STAGES:
+    if isinstance(stage, bool) or not isinstance(stage, numbers.Integral) or stage not in STAGES:
         raise ValueError(f"stage = {stage!r} is not allowed; stage must be 0, 1, 2 or 3")
-    for name, value in counts.items():
-        whole(name, value)
+    return [count(name, value) for name, value in counts.items()]
 
 
 def _recipe(recipe):
