@@ -5,7 +5,11 @@ function names itself.
 """
 
 from fractions import Fraction
+from functools import partial
 
+from scalebook import checks
+from scalebook.borders import guard
+from scalebook.charts.kinds import amount, choice, positive
 from scalebook.colours import BACKWARD, COMPARED, FORWARD, IDLE, WEIGHT
 from scalebook.explorer import grid, pack, unpack_expression
 from scalebook.formulas import pipeline as formulas
@@ -274,3 +278,9 @@ def trade_chart():
         x=x, y=y,
         color=alt.Color("name:N", scale=alt.Scale(domain=names, range=colours)),
         shape=alt.Shape("name:N", scale=alt.Scale(domain=names)))
+
+
+guard(globals(), {"P": partial(checks.whole, most=1024), "M": checks.whole,
+                  "ratio": partial(positive, most=1000), "send": amount, "schedule": choice(SCHEDULES),
+                  "place": choice(("first", "middle", "last"))},
+      "gantt_row", "slow_rows", "trade_row")

@@ -28,7 +28,7 @@ def vega_bundle():
 
 def module():
     """The ES module: `render` for anywidget."""
-    return (HERE / "explorer.js").read_text(encoding="utf-8")
+    return "".join((HERE / name).read_text(encoding="utf-8") for name in ("reading.js", "explorer.js"))
 
 
 def page_script():

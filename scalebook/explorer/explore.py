@@ -2,7 +2,10 @@
 
 import os
 import re
+from collections.abc import Mapping
+from typing import Any
 
+from scalebook.checks import shown
 from scalebook.explorer import spec as specification
 from scalebook.explorer import static
 from scalebook.explorer.controls import describe
@@ -52,7 +55,10 @@ class Explorer:
         display({"text/html": self.html, "text/plain": self.caption}, raw=True)
 
 
-def explore(chart, *, caption, alt, name=None, enabled=None, renderer="svg", **controls):
+def explore(
+    chart: Any, *, caption: str, alt: str, name: str | None = None, enabled: Mapping[str, str] | None = None,
+    renderer: str = "svg", **controls: Any,
+) -> Explorer:
     """Tie ipywidgets controls to the signals of a chart.
 
     `chart` is an Altair chart (or a Vega-Lite specification) whose expressions use the controls' names; `controls`
@@ -66,15 +72,26 @@ def explore(chart, *, caption, alt, name=None, enabled=None, renderer="svg", **c
     """
     if not controls:
         raise ValueError("explore: no controls given; name at least one, such as P=IntSlider(...)")
-    if renderer not in ("svg", "canvas"):
-        raise ValueError(f"explore: renderer = {renderer!r} is not allowed; it must be 'svg' or 'canvas'")
+    if not isinstance(renderer, str) or renderer not in ("svg", "canvas"):
+        raise ValueError(f"explore: renderer = {shown(renderer)} is not allowed; it must be 'svg' or 'canvas'")
     for word, text in (("caption", caption), ("alt", alt)):
         if not isinstance(text, str) or not text.strip() or "$" in text:
-            raise ValueError(f"explore: {word} = {text!r} is not allowed; it must be plain text without '$'")
-    name = name or "-".join(re.findall(r"[a-z0-9]+", caption.lower())[:6])
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-        raise ValueError(f"explore: name = {name!r} is not allowed; use small letters, digits and hyphens")
+            raise ValueError(f"explore: {word} = {shown(text)} is not allowed; it must be plain text without '$'")
+    if name is None:
+        name = "-".join(re.findall(r"[a-z0-9]+", caption.lower())[:6])
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+        raise ValueError(f"explore: name = {shown(name)} is not allowed; use small letters, digits and hyphens")
     described = [describe(key, widget) for key, widget in controls.items()]
-    enabled = dict(enabled or {})
+    enabled = _conditions(enabled)
     built = specification.build(chart, described, enabled, alt)
     return Explorer(name, built, described, enabled, controls, caption, alt, renderer)
+
+
+def _conditions(enabled):
+    """What `enabled` maps; ValueError unless it maps names to Vega expressions."""
+    enabled = {} if enabled is None else enabled
+    if not isinstance(enabled, Mapping) or not all(isinstance(one, str) and one for pair in enabled.items()
+                                                   for one in pair):
+        raise ValueError(f"explore: enabled = {shown(enabled)} is not allowed; it must map names of controls to Vega "
+                         "expressions")
+    return dict(enabled)

@@ -132,11 +132,14 @@ async function mount(figure) {
       if (input.dataset.disabled) input.disabled = chart.get(input.dataset.disabled);
     }
   };
+  const [writeTable, speak] = [addTable(figure, chart), addVoice(figure, chart)];
   for (const input of inputs) {
     input.addEventListener("input", () => {
       showValue(input);
       chart.set(input.dataset.signal, position(input));
       disable();
+      writeTable();
+      speak(input);
     });
     showValue(input);
   }
@@ -158,28 +161,58 @@ function loadScript(source) {
   });
 }
 
-// Vega is 0.9 MB: it is fetched once, when the first explorer comes near the window.
+// Vega is 0.9 MB: it is fetched once, when the first explorer comes near the window, and at once when the address leads
+// to a place within the page, for then the reader will not be at its top. An explorer that the address names is drawn
+// as soon as it is there. Until then a page that bears the class "opening" lays out only what is near the window.
 function start(ownSource) {
   let vega = null;
+  const fetchVega = () => { vega ??= loadScript(new URL("vega.js", ownSource).href); return vega; };
   const reveal = async (figure) => {
     try {
-      vega ??= loadScript(new URL("vega.js", ownSource).href);
-      await vega;
+      await fetchVega();
       await mount(figure);
     } catch (error) {
       complain(figure.querySelector(".explorer-view"), error);
+      figure.dataset.state = "failed";
       throw error;
     }
   };
-  const observer = new IntersectionObserver((entries) => {
+  const near = new IntersectionObserver((entries) => {
     for (const entry of entries.filter((one) => one.isIntersecting)) {
-      observer.unobserve(entry.target);
+      near.unobserve(entry.target);
       reveal(entry.target);
     }
   }, { rootMargin: "800px" });
-  const observe = () => document.querySelectorAll("figure.explorer").forEach((figure) => observer.observe(figure));
-  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", observe);
-  else observe();
+  // A long page is still arriving when its first explorer is there: what follows a figure says that it is whole.
+  const waiting = document.getElementsByClassName("explorer");
+  let known = 0;
+  const named = location.hash.slice(1);
+  const layOut = () => document.documentElement.classList.remove("opening");
+  const observe = () => {
+    while (known < waiting.length && (waiting[known].nextSibling || document.readyState !== "loading")) {
+      const figure = waiting[known];
+      known += 1;
+      if (figure.id === named) reveal(figure).finally(layOut);
+      else near.observe(figure);
+    }
+  };
+  const arriving = new MutationObserver(observe);
+  arriving.observe(document, { childList: true, subtree: true });
+  document.addEventListener("DOMContentLoaded", () => {
+    arriving.disconnect();
+    observe();
+    if (!(document.getElementById(named)?.matches(".explorer"))) layOut();
+  });
+  if (document.readyState !== "loading") {
+    arriving.disconnect();
+    layOut();
+  }
+  if (location.hash.length > 1) fetchVega().catch(() => {});  // `reveal` reports what fails
+  observe();
+  // The still pictures are for paper, and fetched when it comes to that.
+  matchMedia("print").addEventListener("change", (media) => {
+    if (media.matches) for (const still of document.querySelectorAll("img.explorer-still")) still.loading = "eager";
+  });
 }
 
 // ---- with a kernel -------------------------------------------------------------------------------------------------

@@ -4,8 +4,11 @@ import json
 import math
 import re
 
+from scalebook.checks import shown
+
 VEGALITE = "6.4"  # the version in the bundle; what Altair 5.5 writes (5.20) means the same in it
 STILL_WIDTH = 640
+NARROW = 400  # a container less wide than this has its legends one entry to a row; `explorer.css` says it, too
 DATA_LIMIT = 120_000
 
 CONFIG = {
@@ -13,7 +16,7 @@ CONFIG = {
     "view": {"stroke": None},
     "axis": {"gridOpacity": 0.18, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"},
     "legend": {"orient": "top", "labelFontSize": 12, "titleFontSize": 12, "title": None, "symbolStrokeWidth": 3,
-               "labelLimit": 0, "columns": {"expr": "width < 400 ? 1 : 0"}},
+               "labelLimit": 0, "columns": {"expr": f"width < {NARROW} ? 1 : 0"}},
     "line": {"strokeWidth": 2.5},
     "point": {"filled": True, "size": 70},
     "text": {"fontSize": 12},
@@ -27,7 +30,14 @@ def build(chart, controls, enabled, alt):
     control drives nothing, a name was made up by Altair's counters (it would differ from run to run), or the
     data is too large for a page.
     """
+    if not isinstance(chart, dict) and not hasattr(chart, "to_dict"):
+        raise ValueError(f"explore: chart = {shown(chart)} is not allowed; it must be an Altair chart, or a "
+                         "specification")
     spec = rounded(chart if isinstance(chart, dict) else chart.to_dict(validate=True))
+    try:
+        json.dumps(spec)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"explore: chart = {shown(chart)} is not allowed; it must be JSON: {error}") from None
     for key in ("$schema", "config", "usermeta"):
         spec.pop(key, None)
     spec = _with_plain_data_names(spec)
@@ -37,10 +47,10 @@ def build(chart, controls, enabled, alt):
     spec.setdefault("width", "container")
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     names = {control.name for control in controls}
-    made_up = re.search(r'"(param_\d+|view_\d+)', json.dumps(spec))
+    made_up = re.search(r'"((?:param|view)_(?:\d+|[0-9a-f]{8,}))"', json.dumps(spec))  # Altair 5 counts, 6 hashes
     if made_up:
         raise ValueError(f"explore: the chart uses the name {made_up[1]!r}, which changes from run to run; name it")
-    others = [param for param in spec.get("params", []) if param["name"] not in names]
+    others = [param for param in (spec.get("params") or []) if param["name"] not in names]
     for control in controls:
         if not re.search(rf"(?<![\w.]){control.name}\b", expressions):
             raise ValueError(f"explore: nothing in the chart uses {control.name}; its control would be dead")
@@ -79,7 +89,7 @@ def _expressions(part, inside=False):
 
 def _with_plain_data_names(spec):
     """Number the data sets: Altair names each by a hash of its values, whose last digits differ between machines."""
-    names = {name: f"data-{number}" for number, name in enumerate(spec.get("datasets", {}))}
+    names = {name: f"data-{number}" for number, name in enumerate(spec.get("datasets") or {})}
 
     def renamed(part):
         if isinstance(part, list):
@@ -118,7 +128,17 @@ def still(spec):
     """Draw the specification at its first values, on white, as PNG bytes."""
     import vl_convert
 
+    return vl_convert.vegalite_to_png(_fixed(spec, STILL_WIDTH), vl_version=VEGALITE, scale=2)
+
+
+def height(spec, width):
+    """How high the chart of a specification is at its first values, in pixels, in a container so many pixels wide."""
+    import vl_convert
+
+    drawn = vl_convert.vegalite_to_svg(_fixed(spec, width), vl_version=VEGALITE)
+    return round(float(re.search(r'<svg[^>]* height="([\d.]+)"', drawn)[1]))
+
+
+def _fixed(spec, width):
     fixed = spec | {"config": CONFIG | {"background": "white"}}
-    if fixed["width"] == "container":
-        fixed = fixed | {"width": STILL_WIDTH}
-    return vl_convert.vegalite_to_png(fixed, vl_version=VEGALITE, scale=2)
+    return fixed | {"width": width} if fixed["width"] == "container" else fixed

@@ -35,6 +35,17 @@ def link_costs(link):
             "joins": machine.gpus_per_node if inside else None}
 
 
+def cost_of_link():
+    """The parameter `cost`: what the link costs that the control `link` names, as `link_costs` says.
+
+    >>> cost_of_link().name
+    'cost'
+    """
+    import altair as alt
+
+    return alt.param(name="cost", expr=json.dumps({link: link_costs(link) for link in LINKS}) + "[link]")
+
+
 def time_expressions(size):
     """Seconds of each curve as Vega expressions; `size` is the expression of the bytes."""
     cost = {"S": size, "alpha": "cost.alpha", "omega": "cost.omega"}
@@ -48,7 +59,7 @@ def times_chart():
     import altair as alt
 
     names = list(COLOURS)
-    costs = alt.param(name="cost", expr=json.dumps({link: link_costs(link) for link in LINKS}) + "[link]")
+    costs = cost_of_link()
     level = formulas.balanced_size.vega(R="ranks", alpha="cost.alpha", omega="cost.omega")
     encoding = {
         "x": alt.X("size:Q", title="bytes of the array",

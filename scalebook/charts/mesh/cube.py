@@ -59,7 +59,7 @@ def side_of(axis):
 def cube_chart():
     """Every rank in its place, and the groups of one; signals tp, dp, pp (1 to 8), order, rank.
 
-    A rank that the grid does not have stands for the last one.
+    A rank that a smaller grid does not have counts on from its first: of 64 ranks, 77 is 13.
     """
     import altair as alt
 
@@ -122,5 +122,5 @@ def cube_chart():
         "'rank ' + picked + ' of ' + tp * dp * pp + ': TP ' + datum.tp + ', DP ' + datum.dp + ', PP ' + datum.pp",
         *(listed(axis) for axis in AXES),
     )
-    picked = alt.param(name="picked", expr="min(rank, tp * dp * pp - 1)")
+    picked = alt.param(name="picked", expr="rank % (tp * dp * pp)")
     return alt.layer(box, dots, lines, grouped, chosen, text).properties(height=430).add_params(strides(), picked)

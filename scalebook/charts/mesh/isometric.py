@@ -4,9 +4,9 @@ TP runs to the right and towards the reader, DP to the left and towards the read
 equally long, nor at equal angles: otherwise ranks would hide each other.
 """
 
-from scalebook.colours import BACKWARD, FORWARD, WEIGHT
+from scalebook.colours import DP, PP, TP
 
-AXES = {"tp": FORWARD, "dp": BACKWARD, "pp": WEIGHT}
+AXES = {"tp": TP, "dp": DP, "pp": PP}
 NAMES = {"tp": "tensor parallel", "dp": "data parallel", "pp": "pipeline"}
 ORIGIN = (6, 7)  # of the first rank: no rank has a number below 0
 STEPS = {"tp": (0.92, -0.37), "dp": (-0.75, -0.55), "pp": (0, 1.27)}  # on the page, from one rank to the next

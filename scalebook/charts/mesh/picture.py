@@ -28,7 +28,7 @@ class Ground:
 
 
 DARK = Ground("#0f172a", "#f1f5f9", "#64748b", (0.85, 0.6, 0.4), 0.55)
-LIGHT = Ground("#ffffff", "#0f172a", "#94a3b8", (0.45, 0.7, 1.0), 0.8)
+LIGHT = Ground("#ffffff", "#0f172a", "#94a3b8", (0.45, 0.7, 1.0), 0.72)
 
 
 def links():

@@ -1,5 +1,8 @@
 """How evenly a router in training spreads the tokens, step by step, for each coefficient of the balancing loss."""
 
+from scalebook import checks
+from scalebook.borders import guard
+from scalebook.charts.kinds import records
 from scalebook.charts.words import words
 from scalebook.colours import ACTIVE
 from scalebook.explorer import pack, unpack_expression
@@ -70,7 +73,9 @@ def balance_chart(records):
         .transform_filter("datum.share > 0")
     )
     bars = shares.properties(name="bar").mark_bar(color=ACTIVE).encode(
-        x=alt.X("expert:O", title="expert", axis=alt.Axis(labelAngle=0)),
+        # An expert without tokens has no bar, and keeps its place.
+        x=alt.X("expert:O", title="expert", axis=alt.Axis(labelAngle=0),
+                scale=alt.Scale(domain=list(range(1, experts + 1)))),
         y=alt.Y("share:Q", title="share of the tokens", axis=alt.Axis(format="%"),
                 scale=alt.Scale(domain=[0, 1], nice=False)))
     rule = (
@@ -87,3 +92,31 @@ def balance_chart(records):
         f" + ',  task loss ' + format({loss}, '.2f')",
     )
     return alt.layer(bars, rule, text).properties(height=280)
+
+
+def _runs(name, value):
+    """ValueError unless each step of each run has its counts, layer by layer, and its loss."""
+    records("alpha", "steps", "counts", "held_out")(name, value)
+    for run in value:
+        checks.number(f"{name}: alpha", run["alpha"])
+        parts = [run[key] for key in ("steps", "counts", "held_out")]
+        if not all(isinstance(part, list | tuple) and len(part) == len(parts[0]) for part in parts):
+            raise ValueError(f"{name}: steps, counts and held_out must be lists of one length")
+        if not all(isinstance(layers, list | tuple) for layers in run["counts"]):
+            raise ValueError(f"{name}: counts must hold, for each step, a list of layers")
+
+
+def _records(name, value):
+    """ValueError unless each record has its numbers, and loads that some expert got."""
+    records("coefficient", "layer", "step", "loads", "loss")(name, value)
+    for record in value:
+        for key in ("coefficient", "layer", "step"):
+            checks.number(f"{name}: {key}", record[key])
+        checks.number(f"{name}: loss", record["loss"], least=0)
+        loads = record["loads"]
+        if not isinstance(loads, list | tuple) or not all(map(checks.is_number, loads)) or not sum(loads) > 0:
+            raise ValueError(f"{name}: loads = {checks.shown(loads)} is not allowed; it must be a list of counts, not "
+                             "all 0")
+
+
+guard(globals(), {"runs": _runs, "records": _records}, "balance_records", "balance_rows", "balance_chart")

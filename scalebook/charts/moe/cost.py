@@ -1,6 +1,8 @@
 """What a mixture of experts stores, what a token multiplies with, and what a batch reads."""
 
 from scalebook import published
+from scalebook.borders import guard
+from scalebook.charts.kinds import choice
 from scalebook.charts.words import above, words
 from scalebook.colours import ACTIVE, COMPARED, RESTING, SHARED
 from scalebook.explorer import grid
@@ -172,3 +174,6 @@ def distinct_chart():
         " + ' GB: ' + format(datum.share * datum.E / datum.K, '.3~r') + ' times one token'",
     )
     return alt.layer(lines, point, text).properties(height=300)
+
+
+guard(globals(), {"model": choice(NAMES), "measure": choice(MEASURES)}, "preset_rows")

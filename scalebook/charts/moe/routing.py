@@ -4,6 +4,11 @@ Gates and dispatch are the library's own, run on the grid of the controls. PyTor
 made.
 """
 
+from functools import partial
+
+from scalebook import checks
+from scalebook.borders import guard
+from scalebook.charts.kinds import choice, positive
 from scalebook.charts.words import above, words
 from scalebook.colours import ACTIVE, COMPARED, DROPPED, RESTING
 from scalebook.explorer import grid, pack, unpack_expression
@@ -151,3 +156,9 @@ def capacity_chart():
         "format(datum.bare, '.1%') + ' of tokens lose every choice'",
     )
     return alt.layer(bars, rule, text).properties(height=300)
+
+
+guard(globals(), {"token": choice(LOGITS), "gate": choice(GATES.values()), "push": checks.number,
+                  "K": partial(checks.whole, most=EXPERTS), "skew": checks.number,
+                  "factor": partial(positive, most=1000)},
+      "token_row", "capacity_row")

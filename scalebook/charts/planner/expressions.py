@@ -94,17 +94,21 @@ def layers_of(values):
     return f"({P} == 2 ? {first} : {most})", first
 
 
-def stage_of(values, last):
-    """The values of the first stage, or where the expression `last` holds of the last one."""
-    P = values["P"]
-    tables = f"({P} == 1 ? sizes.tables : 1) * {values['V']} * {values['h']}"
-    outside = f"(({last} && {P} > 1 ? 0 : sizes.positions) + ({last} || {P} == 1 ? sizes.norm : 0))"
-    return {**values, "ell": layers_of(values)[1], "r": f"({last} ? {P} - 1 : 0)", "Psi_V": tables, "Psi_o": outside}
+def stage_of(values, last="false", second="false"):
+    """The values of the first stage, or where one of the expressions holds of the last or of the second one."""
+    P, (most, first) = values["P"], layers_of(values)
+    tables = f"({second} ? 0 : ({P} == 1 ? sizes.tables : 1) * {values['V']} * {values['h']})"
+    outside = (f"({second} ? 0 : ({last} && {P} > 1 ? 0 : sizes.positions) + ({last} || {P} == 1 ? sizes.norm : 0))")
+    return {**values, "ell": f"({second} ? {most} : {first})", "r": f"({last} ? {P} - 1 : {second} ? 1 : 0)",
+            "Psi_V": tables, "Psi_o": outside}
 
 
-def memory(plan, last):
-    """Bytes of one rank of the first stage, or where `last` holds of the last one: a dict of Vega expressions."""
-    values = stage_of(with_sizes(plan), last)
+def memory(plan, last, second):
+    """Bytes of one rank of the first stage, or where `last` or `second` holds of that one: a dict of Vega expressions.
+
+    There is a second stage only where there are more than two.
+    """
+    values = stage_of(with_sizes(plan), last, second)
     full, head = plan["full"], f"({last} || {values['P']} == 1)"
     kept = f"({full} ? {ask(formulas.kept_full, values)} : {ask(formulas.kept_none, values)})"
     parts = (
@@ -115,9 +119,11 @@ def memory(plan, last):
     return dict(zip(MEMORY, parts, strict=True))
 
 
-def link(ranks, gpus):
-    """Bytes/s that a group of ranks which lie together reaches; as `planner.costs.places`."""
-    return f"({gpus} <= gpu.each || gpu.each % ({ranks}) == 0 ? gpu.inside : gpu.between)"
+def link(ranks, gpus, stride=None):
+    """Bytes/s that a group reaches whose ranks fill a block, each `stride` from the next; as `planner.costs.places`."""
+    between = "gpu.between" if stride is None else formulas.ring_bandwidth.vega(
+        k_n=f"max(1, floor(min({ranks}, gpu.each) / ({stride})))", omega_n="gpu.inside", omega_p="gpu.between")
+    return f"({gpus} <= gpu.each || gpu.each % ({ranks}) == 0 ? gpu.inside : {between})"
 
 
 def with_times(chart, plan, gpus):
@@ -128,12 +134,16 @@ def with_times(chart, plan, gpus):
     values = {**with_sizes(plan), "rho": "gpu.rho", "beta": "gpu.beta"}
     t, N, P, M = (values[name] for name in ("t", "N", "P", "M"))
     most, end = layers_of(values)
-    values = stage_of(values, "false") | {"ell": "datum.ell", "ell_P": "datum.ell_P"}
-    omega = {axis: link(ranks, gpus) for axis, ranks in
-             (("tp", t), ("dp", f"{t} * {N}"), ("pp", f"{t} * {N} * {P}"))}
+    first, second = stage_of(values), stage_of(values, second="true")
+    values = first | {"ell": "datum.ell", "ell_P": "datum.ell_P"}
+    omega = {"tp": link(t, gpus, 1), "dp": link(f"{t} * {N}", gpus, t), "pp": link(f"{t} * {N} * {P}", gpus)}
     micro = {part: ask(formula, {**values, "omega": omega["tp"]}) for part, formula in MICRO_BATCH.items()}
     names = {part: f"datum['one {part}']" for part in micro}
     whole = {**values, **{name: f"datum.{name}" for name in ("t_m", "t_h", "t_l", "t_s", "t_x", "t_d")}}
+
+    def longest(formula, **rates):  # of the stages that may have most parameters
+        return f"max({ask(formula, {**first, **rates})}, {ask(formula, {**second, **rates})})"
+
     sends = (f"({P} == 1 ? 0 : {values['v']} == 1 ? {ask(formulas.pipeline_time_1f1b, whole)}"
              f" : {ask(formulas.pipeline_time_interleaved, whole)})")
     return (
@@ -141,13 +151,13 @@ def with_times(chart, plan, gpus):
         .transform_calculate(**{f"one {part}": expression for part, expression in micro.items()})
         .transform_calculate(t_m=" + ".join(names.values()), t_h=ask(formulas.head_time, values),
                              t_s=ask(formulas.send_time, {**values, "omega": omega["pp"]}),
-                             t_x=ask(formulas.data_time, {**values, "omega": omega["dp"]}))
+                             t_x=longest(formulas.data_time, omega=omega["dp"], omega_x=omega["dp"]))
         .transform_calculate(t_l="datum.t_m / datum.ell", t_d=ask(formulas.hiding_time, whole))
         .transform_calculate(**{part: ask(formulas.ideal_time, {"M": M, "t_m": name}) for part, name in names.items()})
         .transform_calculate(**{"head": ask(formulas.imbalance_time, whole),
                                 "bubble": ask(formulas.bubble_time, whole), "pipeline parallel": sends,
                                 "data parallel": ask(formulas.exposed_time, whole),
-                                "optimizer": ask(formulas.optimizer_time, whole)})
+                                "optimizer": longest(formulas.optimizer_time)})
         .transform_calculate(step=" + ".join(f"datum['{part}']" for part in TIME))
     )
 

@@ -1,4 +1,4 @@
-"""What one GPU of a plan holds, on the first and on the last stage, part by part, beside real cards."""
+"""What one GPU of a plan holds, on the first, the second and the last stage, part by part, beside real cards."""
 
 from scalebook import published
 from scalebook.charts.planner.expressions import MEMORY, memory, model_param
@@ -6,7 +6,7 @@ from scalebook.charts.planner.parts import MEMORY_COLOURS
 from scalebook.charts.words import above, words
 
 TOP = 240  # GB: a longer bar is cut there
-STAGES = ("first stage", "last stage")
+STAGES = ("first stage", "second stage", "last stage")
 # A step has as many micro-batches as stages, or more: the pipeline is full.
 PLAN = {"t": "tp", "P": "pp", "N": "dp", "v": "1", "b": "micro_batch", "Z": "zero", "M": "pp", "s": "sequence",
         "full": "recompute"}
@@ -16,7 +16,7 @@ def cards():
     """Names of the cards of each size of memory, in GB, from the smallest.
 
     >>> cards()
-    {80: 'A100 and H100', 192: 'B200'}
+    {80: 'A100 and H100', 180: 'B200'}
     """
     found = {}
     for name in published.machines():
@@ -30,16 +30,18 @@ def memory_chart():
     """Memory by part; signals model, tp, pp, dp, zero, micro_batch, sequence, recompute (a checkbox: everything)."""
     import altair as alt
 
-    parts = {part: f"{size} / 1e9" for part, size in memory(PLAN, f"datum.name == '{STAGES[1]}'").items()}
+    second, last = (f"datum.name == '{name}'" for name in STAGES[1:])
+    parts = {part: f"{size} / 1e9" for part, size in memory(PLAN, last, second).items()}
     ends, interval = "0", {}
     for part in parts:
         interval[f"end {part}"] = f"[min({TOP}, {ends}), min({TOP}, {ends} + datum['{part}'])]"
         ends += f" + datum['{part}']"
     rows = (
         alt.Chart(alt.Data(values=[{"name": name} for name in STAGES]))
+        .transform_filter(f"pp > 2 || datum.name != '{STAGES[1]}'")
         .transform_calculate(**parts).transform_calculate(total=ends, **interval)
     )
-    y = alt.Y("name:N", title=None, scale=alt.Scale(paddingInner=0.55, paddingOuter=0.45))
+    y = alt.Y("name:N", title=None, scale=alt.Scale(domain=list(STAGES), paddingInner=0.55, paddingOuter=0.45))
     x = alt.X("start:Q", title="GB on one GPU", axis=alt.Axis(tickCount=6),
               scale=alt.Scale(domain=[0, TOP], nice=False))
     bars = (
@@ -77,4 +79,4 @@ def memory_chart():
         "sizes.L + ' layers, ' + (sizes.L % pp == 0 ? sizes.L / pp + ' on each stage' : "
         "(sizes.L + 2) / pp - 1 + ' on the first and on the last stage')",
     )
-    return alt.layer(bars, labels, rules, names, text).properties(height=210).add_params(model_param())
+    return alt.layer(bars, labels, rules, names, text).properties(height=300).add_params(model_param())

@@ -3,10 +3,10 @@
 from scalebook import published
 from scalebook.charts.planner.expressions import gpu_param, model_param, utilization, with_times
 from scalebook.charts.words import above, words
-from scalebook.colours import COMPARED, FORWARD
+from scalebook.colours import COMPARED
 
 COUNTS = tuple(2**power for power in range(3, 15))
-GROWTH = {"the batch grows with the GPUs": FORWARD, "the batch stays": COMPARED[0]}
+GROWTH = {"the batch grows with the GPUs": COMPARED[0], "the batch stays": COMPARED[1]}
 RUNS = "published: Llama 3 405B, 8K"
 GROWING, STAYING = GROWTH
 PLAN = {"t": "tp", "P": "pp", "N": "datum.N", "v": "chunks", "b": "1", "Z": "1", "s": "sizes.s", "M": "datum.M",

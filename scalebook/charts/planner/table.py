@@ -5,9 +5,10 @@ A search cannot run in a browser, so it is run on the grid of the controls' valu
 
 from functools import cache
 
-from scalebook import published
+from scalebook import checks, published
+from scalebook.borders import guard
 from scalebook.charts.words import words
-from scalebook.colours import FORWARD
+from scalebook.colours import COMPARED
 from scalebook.explorer import grid, pack, unpack_expression
 from scalebook.planner import search
 from scalebook.planner.clusters import Cluster
@@ -65,7 +66,7 @@ def table_chart():
         rows.properties(name="speed").transform_joinaggregate(fastest="min(step)")
         .transform_calculate(x="0", x2="100 * datum.fastest / datum.step", y="datum.place - 0.4",
                              y2="datum.place + 0.4")
-        .mark_rect(color=FORWARD, opacity=0.16)
+        .mark_rect(color=COMPARED[0], opacity=0.16)
         .encode(x=x, x2="x2:Q", y=alt.Y("y:Q", axis=None), y2="y2:Q")
     )
     cells = (
@@ -88,3 +89,12 @@ def table_chart():
         "format(datum.run, ',') + ' plans can be run; ' + format(datum.full, ',') + ' more would need more memory'",
     )
     return alt.layer(bars, cells, headings, text).properties(height=260)
+
+
+def _name(name, value):
+    checks.instance(name, value, str, "a published name")
+
+
+guard(globals(), {"model": _name, "machine": _name, "gpus": checks.whole, "sequence": checks.size,
+                  "tokens": checks.size},
+      "table_row")

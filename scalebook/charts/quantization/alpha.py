@@ -4,6 +4,11 @@ The scales and the rounding are the library's own, run on the grid of the contro
 chart is made.
 """
 
+from functools import partial
+
+from scalebook import checks
+from scalebook.borders import guard
+from scalebook.charts.kinds import positive
 from scalebook.charts.words import above, words
 from scalebook.colours import AWQ, COMPARED, RTN
 from scalebook.explorer import grid
@@ -101,3 +106,8 @@ def alpha_chart():
         f"'all others: ' + {moved(2)}",
     )
     return alt.layer(rounding, lines, points, text).properties(height=300)
+
+
+guard(globals(), {"outliers": positive, "bits": partial(checks.whole, least=2, most=8),
+                  "size": partial(checks.size, least=2)},
+      "alpha_row")

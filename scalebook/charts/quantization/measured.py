@@ -2,6 +2,8 @@
 
 import math
 
+from scalebook.borders import guard
+from scalebook.charts.kinds import table
 from scalebook.charts.words import above, words
 from scalebook.colours import AWQ, FULL_PRECISION, GPTQ, RTN
 from scalebook.formulas import quantization as formulas
@@ -91,3 +93,6 @@ def measured_chart(table):
         f"'triangles at the edge: above {HIGHEST:,}'",
     )
     return alt.layer(level, sixteen, line, dots, point, text).properties(height=300)
+
+
+guard(globals(), {"table": table(rows=list, weights=dict, base=dict)}, "measured_rows", "measured_chart")

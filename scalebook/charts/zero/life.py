@@ -9,14 +9,17 @@ weights are there. The last layer is never gathered again: its backward follows 
 import itertools
 import json
 from dataclasses import dataclass
+from functools import partial
 
+from scalebook import checks, colours
+from scalebook.borders import guard
+from scalebook.charts.kinds import positive
 from scalebook.charts.words import above, words
 from scalebook.charts.zero.parts import GRADIENTS, PARTS, WEIGHTS
-from scalebook.colours import COMPARED
 from scalebook.explorer import grid, pack, unpack_expression
 
 GATHER, FORWARD, BACKWARD, REDUCE = "gather", "forward", "backward", "reduce-scatter"  # the link carries first and last
-KINDS = {GATHER: PARTS[WEIGHTS], FORWARD: COMPARED[0], BACKWARD: COMPARED[1], REDUCE: PARTS[GRADIENTS]}
+KINDS = {GATHER: PARTS[WEIGHTS], FORWARD: colours.FORWARD, BACKWARD: colours.BACKWARD, REDUCE: PARTS[GRADIENTS]}
 TIMES = {FORWARD: 1, BACKWARD: 2}
 TICKS = 2  # a unit of time in the packed steps: halves stay whole
 ROOM = 3  # layers of gradients that may be held beside all weights
@@ -96,11 +99,6 @@ def simulate_step(L, prefetch, reshard, gather):
     >>> step.end, step.waiting, max(weights for _, _, weights, _ in step.held())
     (14, 1, 2)
     """
-    for name, value, allowed in (("L", L, L >= 1), ("prefetch", prefetch, prefetch >= 0),
-                                 ("gather", gather, gather > 0)):
-        if not allowed:
-            least = "above 0" if name == "gather" else f"at least {1 if name == 'L' else 0}"
-            raise ValueError(f"simulate_step: {name} = {value!r} is not allowed; {name} must be {least}")
     order = [(FORWARD, layer) for layer in range(1, L + 1)] + [(BACKWARD, layer) for layer in range(L, 0, -1)]
     gathered = [kind == FORWARD or (reshard and layer < L) for kind, layer in order]
     link, computed, now = _Link(gather), [], 0
@@ -216,3 +214,8 @@ def life_chart():
         "'and ' + datum.gradients + (datum.gradients > 1 ? ' layers\\'' : ' layer\\'s') + ' gradients whole'",
     )
     return alt.layer(resting, operations, held, text).properties(height=420)
+
+
+guard(globals(), {"L": partial(checks.whole, most=10_000), "prefetch": partial(checks.whole, least=0, most=20_000),
+                  "reshard": checks.flag, "gather": partial(positive, most=1000)},
+      "simulate_step", "life_row")

@@ -19,7 +19,7 @@ def cards():
     """The names of the cards of each size of memory, in GB, from the smallest.
 
     >>> cards()
-    {80: ['A100', 'H100'], 192: ['B200']}
+    {80: ['A100', 'H100'], 180: ['B200']}
     """
     found = {}
     for name in published.machines():

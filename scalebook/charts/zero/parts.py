@@ -1,10 +1,10 @@
 """The parts of the model states and their colours. A stage has the colour of the part that it is the first to shard."""
 
-from scalebook.colours import BACKWARD, FORWARD, IDLE, WEIGHT
+from scalebook import colours
 
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer states"
-PARTS = {WEIGHTS: FORWARD, GRADIENTS: BACKWARD, OPTIMIZER: WEIGHT}
-STAGES = {"stage 0": IDLE, "stage 1": PARTS[OPTIMIZER], "stage 2": PARTS[GRADIENTS], "stage 3": PARTS[WEIGHTS]}
+PARTS = {WEIGHTS: colours.PARAMETER, GRADIENTS: colours.GRADIENT, OPTIMIZER: colours.OPTIMIZER}
+STAGES = {"stage 0": colours.IDLE, "stage 1": PARTS[OPTIMIZER], "stage 2": PARTS[GRADIENTS], "stage 3": PARTS[WEIGHTS]}
 
 
 def shared_by(stage, ranks="N"):
