@@ -15,20 +15,23 @@ import sys
 import time
 from pathlib import Path
 
+from scalebook.book.repository import VARIABLE, parse
+
 ROOT = Path(__file__).resolve().parents[2]
 # Jupyter Book has no module to start it with, and its script breaks when a folder on the way has a space.
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
-INPUTS = ("_config.yml", "_toc.yml", "requirements-book.txt",
-          "scalebook/book", "scalebook/explorer", "scalebook/formulas")
+INPUTS = ("_config.yml", "_toc.yml", "requirements-book.txt", "pyproject.toml",
+          "scalebook/book", "scalebook/explorer", "scalebook/formulas", "scalebook/colours.py")
 
 
 def fingerprint(root):
     """Return a hash of everything that every page depends on, as hexadecimal text."""
-    digest = hashlib.sha256(f"{sys.version} {root}".encode())
+    repository = os.environ.get(VARIABLE, "")
+    digest = hashlib.sha256(f"{sys.version} {root} {repository}".encode())
     for entry in INPUTS:
         path = root / entry
         files = [path] if path.is_file() else sorted(
-            file for file in path.rglob("*") if file.suffix in {".py", ".js", ".css"})
+            file for file in path.rglob("*") if file.suffix in {".py", ".js", ".css", ".html", ".toml"})
         for file in files:
             digest.update(f"{file.relative_to(root)}\n".encode())
             digest.update(file.read_bytes())
@@ -57,7 +60,15 @@ def main():
     """Build, and print how long it took and where the book is."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", help="the folder that gets _build (default: the repository)")
-    output = parser.parse_args().output
+    parser.add_argument("--repository", default=os.environ.get(VARIABLE, ""), metavar="OWNER/NAME",
+                        help="where the book lies on GitHub, for the links to it (default: as _config.yml says)")
+    given = parser.parse_args()
+    output = given.output
+    try:
+        parse(given.repository)
+    except ValueError as error:
+        parser.error(str(error))
+    os.environ[VARIABLE] = given.repository
     start = time.monotonic()
     code = build(ROOT, output)
     if code:

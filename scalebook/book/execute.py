@@ -29,6 +29,9 @@ BOOK_LIMIT = 480
 # A cell that hangs is interrupted after this many seconds.
 CELL_TIMEOUT = 300
 
+# What jupyter_client says of a kernel that never answered.
+ENDED_AT_START = "Kernel died before replying to kernel_info"
+
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 # Without `version`, which changes with every patch release of Python.
 LANGUAGE_INFO = {
@@ -67,7 +70,7 @@ def run(path, *, folder=None, environment=None, timeout=CELL_TIMEOUT):
         resources={"metadata": {"path": str(folder or path.resolve().parent)}},
         on_cell_execute=note_start, on_cell_executed=note_end)
     try:
-        client.execute(env={**os.environ, **STATIC, **(environment or {})})
+        start(client, env={**os.environ, **STATIC, **(environment or {})})
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         cell = _running_cell(notebook, started, seconds)
         told = [str(error)] if isinstance(error, CellTimeoutError) else []
@@ -78,6 +81,20 @@ def run(path, *, folder=None, environment=None, timeout=CELL_TIMEOUT):
         if written:
             raise CellFailed(_failure(path, cell, "wrote to stderr, which no chapter stores:\n" + written))
     return normalised(notebook), seconds
+
+
+def start(client, **options):
+    """Execute the notebook of a client of nbclient; a kernel that ends before it answers is started once more.
+
+    A kernel is told ports that were free a moment ago. Where another program has taken one since, it ends, and no cell
+    has run. The second one is told new ports; when it ends, too, the error is raised.
+    """
+    try:
+        return client.execute(**options)
+    except RuntimeError as error:
+        if str(error) != ENDED_AT_START:
+            raise
+    return client.execute(**options)
 
 
 def _running_cell(notebook, started, seconds):

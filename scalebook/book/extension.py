@@ -1,33 +1,50 @@
-"""The book's Sphinx extension: explorers on the page, MathJax from the book itself, and the notation page's tables.
+"""The book's Sphinx extension: explorers on the page, and what the other modules of this folder add to the build.
 
 What it does, in the order of a build: before a notebook is parsed, each explorer's still picture moves into its
-figure (`stills`); once parsed, listings get a line that names their function; as a page is written, its scripts are
-added if it has an explorer; at the end, the scripts, the pictures and MathJax are written into the site. Nothing
-minified is in the repository, and the site asks no other host for anything.
+figure (`stills`) and each cell is marked with its address (`cells`); once parsed, listings get a line that names their
+function; as a page is written, its scripts are added if it has an explorer; at the end, the scripts and the pictures
+are written into the site. Mathematics is the matter of `mathematics`, style and icons of `look`. Nothing minified is in
+the repository, and the site asks no other host for anything.
 """
 
-import importlib.util
 import json
-import shutil
 from pathlib import Path
 
 from docutils import nodes
 
-from scalebook.book import citations, listings, notation  # noqa: F401 - citations registers its style
+from scalebook.book import (
+    cell_links,
+    cells,
+    citations,  # noqa: F401 - registers its style
+    claims_page,
+    exercise_list,
+    glossary,
+    lean,
+    library_page,
+    listings,
+    look,
+    mathematics,
+    notation,
+    performance,
+    pictures,
+    plain_code,
+    shown,
+    tables,
+    take_along,
+)
 from scalebook.book.stills import merge_stills
 from scalebook.explorer import assets
 
 EXPLORER = 'class="explorer"'
 PICTURES = "_images"
-# The parts of MathJax that the chosen start file can ask for: its fonts, and the TeX extensions loaded on demand.
-MATHJAX_PARTS = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions")
 
 
 def setup(app):
     """Connect the extension to Sphinx."""
-    notation.setup(app)
+    for module in (notation, shown, cell_links, glossary, exercise_list, claims_page, take_along, library_page, look,
+                   mathematics, performance, pictures, tables, plain_code):
+        module.setup(app)
     app.connect("builder-inited", _remember_pictures)
-    app.connect("config-inited", _add_stylesheet)
     app.connect("env-purge-doc", _forget_pictures)
     app.connect("source-read", _read_notebook)
     app.connect("doctree-read", _name_listings)
@@ -35,11 +52,6 @@ def setup(app):
     app.connect("html-page-context", _add_scripts, priority=900)  # after the extensions whose scripts it looks at
     app.connect("build-finished", _write_assets)
     return {"version": "1", "env_version": 1, "parallel_read_safe": False, "parallel_write_safe": True}
-
-
-def _add_stylesheet(app, config):
-    config.html_static_path.append(str(Path(__file__).with_name("book.css")))
-    app.add_css_file("book.css")
 
 
 def _remember_pictures(app):
@@ -57,10 +69,11 @@ def _read_notebook(app, docname, source):
         return
     notebook = json.loads(source[0])
     try:
-        pictures = merge_stills(notebook, "../" * docname.count("/") + f"{PICTURES}/")
+        stills = merge_stills(notebook, "../" * docname.count("/") + f"{PICTURES}/")
     except ValueError as error:
         raise ValueError(f"{docname}: {error}") from error
-    app.env.scalebook_pictures[docname] = pictures
+    cells.mark(notebook)
+    app.env.scalebook_pictures[docname] = stills
     source[0] = json.dumps(notebook)
 
 
@@ -86,13 +99,15 @@ def _name_sections(app, doctree, docname):
 
 def _add_scripts(app, pagename, templatename, context, doctree):
     _drop_doubled_scripts(context)
+    if pagename != "search":  # the search page's own script asks at once for what the others define
+        _defer_scripts(context)
     if "body" in context:
         # The list of references calls itself a list and its entries something that a list may not hold.
         context["body"] = context["body"].replace(' role="list" class="citation-list"', ' class="citation-list"')
         context["body"] = context["body"].replace(' role="doc-biblioentry"', "")
     if EXPLORER in context.get("body", ""):
         app.add_css_file("explorer/explorer.css")
-        app.add_js_file("explorer/page.js", loading_method="defer")
+        app.add_js_file("explorer/page.js", loading_method="async")
 
 
 def _drop_doubled_scripts(context):
@@ -106,16 +121,27 @@ def _drop_doubled_scripts(context):
     context["script_files"][:] = scripts
 
 
+def _defer_scripts(context):
+    """Let no script hold up the page, but for the one whose name for the page an inline script completes."""
+    scripts = context["script_files"]
+    for place, script in enumerate(scripts):
+        attributes = getattr(script, "attributes", {})
+        if (str(getattr(script, "filename", None) or "").startswith("_static/") and "async" not in attributes
+                and "documentation_options" not in script.filename):
+            # A script of its own: the pages share the one that is there.
+            scripts[place] = type(script)(script.filename, priority=script.priority, **attributes | {"defer": "defer"})
+
+
 def _write_assets(app, exception):
     if exception is not None or app.builder.format != "html":
         return
     out = Path(app.outdir)
-    for pictures in app.env.scalebook_pictures.values():
-        for name, png in pictures.items():
+    for stills in app.env.scalebook_pictures.values():
+        for name, png in stills.items():
             (out / PICTURES).mkdir(exist_ok=True)
             (out / PICTURES / name).write_bytes(png)
-    _copy_mathjax(out / "_static" / "mathjax")
     _write_explorer(out / "_static" / "explorer")
+    lean.trim(out / "_static")
 
 
 def _write_explorer(folder):
@@ -125,20 +151,3 @@ def _write_explorer(folder):
         bundle.write_text(assets.vega_bundle(), encoding="utf-8")
     (folder / "page.js").write_text(assets.page_script(), encoding="utf-8")
     (folder / "explorer.css").write_text(assets.stylesheet(), encoding="utf-8")
-
-
-def _copy_mathjax(folder):
-    if folder.exists():
-        return
-    package = importlib.util.find_spec("sphinx-mathjax-offline")
-    source = Path(package.origin).parent / "static" / "mathjax"
-    partial = folder.with_name("mathjax-partial")  # renamed at the end: a copy cut short must not look complete
-    shutil.rmtree(partial, ignore_errors=True)
-    for part in MATHJAX_PARTS:
-        target = partial / part
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if (source / part).is_dir():
-            shutil.copytree(source / part, target)
-        else:
-            shutil.copy2(source / part, target)
-    partial.rename(folder)

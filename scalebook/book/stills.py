@@ -7,10 +7,19 @@ before Sphinx parses it, so it needs nothing of Sphinx and can be tested alone.
 
 import base64
 import hashlib
-import struct
+import json
+import re
+from functools import cache
 from html import escape
 
+from scalebook.book.cells import html_of, joined
+from scalebook.book.pictures import png_size
+from scalebook.explorer import spec
+
 MARK = "<!--explorer-still-->"
+VIEW = '<div class="explorer-view"'
+SPEC = re.compile(r'class="explorer-spec">(.*?)</script>', re.DOTALL)
+PHONE = 323  # pixels that a page leaves a figure on a phone 390 wide
 
 
 def merge_stills(notebook, prefix):
@@ -19,6 +28,7 @@ def merge_stills(notebook, prefix):
     `prefix` is what the page writes before a picture's file name. Returns the pictures: file name to PNG bytes.
     Raises ValueError when a still has no figure or no alternative text, or a figure has no still.
 
+    >>> import struct
     >>> png = base64.b64encode(bytes(16) + struct.pack(">II", 4, 2)).decode()
     >>> still = {"output_type": "display_data", "data": {"image/png": png, "text/plain": "A line."},
     ...          "metadata": {"scalebook": {"still": "explorer-a"}}}
@@ -27,7 +37,7 @@ def merge_stills(notebook, prefix):
     >>> list(merge_stills({"cells": [cell]}, "../"))
     ['explorer-a-d314cd51.png']
     >>> cell["outputs"][0]["data"]["text/html"][:63]
-    '<figure id="explorer-a"><img class="explorer-still" src="../exp'
+    '<figure id="explorer-a"><img class="explorer-still" loading="la'
     """
     pictures = {}
     for cell in notebook["cells"]:
@@ -40,36 +50,49 @@ def _merge_outputs(outputs, prefix, pictures):
     stills = {_still_name(output): output for output in outputs if _still_name(output)}
     kept = [output for output in outputs if not _still_name(output)]
     for output in kept:
-        html = _text(output.get("data", {}).get("text/html", ""))
+        html = html_of(output)
         if MARK not in html:
             continue
         name = next((name for name in stills if f'id="{name}"' in html), None)
         if name is None:
             raise ValueError(f"a figure has no still picture among {sorted(stills)}: {html[:80]!r}")
-        file_name, png, image = _image(name, stills.pop(name), prefix)
+        file_name, png, height, image = _image(name, stills.pop(name), prefix)
         pictures[file_name] = png
-        output["data"]["text/html"] = html.replace(MARK, image, 1)
+        output["data"]["text/html"] = _with_place(html.replace(MARK, image, 1), height)
     if stills:
         raise ValueError(f"a still picture has no figure: {sorted(stills)}")
     return kept
+
+
+def _with_place(html, height):
+    """Keep the place of a figure's chart, so that nothing moves when it is drawn.
+
+    It will be as high as its still, `height`; on a phone higher, for there a legend has one entry to a row.
+    """
+    body = SPEC.search(html)
+    if body is None:
+        return html  # nothing will be drawn
+    sizes = f"--chart-height: {height}px; --narrow-chart-height: {_height_on_a_phone(body[1])}px"
+    return html.replace(VIEW, f'{VIEW} style="{sizes}"', 1)
+
+
+@cache  # a figure may stand on several pages
+def _height_on_a_phone(body):
+    return spec.height(json.loads(body), PHONE)
 
 
 def _still_name(output):
     return output.get("metadata", {}).get("scalebook", {}).get("still")
 
 
-def _text(value):
-    return value if isinstance(value, str) else "".join(value)
-
-
 def _image(name, output, prefix):
-    alt = _text(output["data"].get("text/plain", "")).strip()
+    alt = joined(output["data"].get("text/plain", "")).strip()
     if not alt:
         raise ValueError(f"the still picture of {name} has no alternative text (its text/plain)")
-    png = base64.b64decode(_text(output["data"]["image/png"]))
-    size = output["metadata"].get("image/png") or dict(zip(("width", "height"), struct.unpack(">II", png[16:24]),
-                                                          strict=True))
+    png = base64.b64decode(joined(output["data"]["image/png"]))
+    size = output["metadata"].get("image/png") or dict(zip(("width", "height"), png_size(png), strict=True))
     # The name changes with the picture, so that a browser never shows an old one from its cache.
     file_name = f"{name}-{hashlib.sha256(png).hexdigest()[:8]}.png"
-    return file_name, png, (f'<img class="explorer-still" src="{prefix}{file_name}" alt="{escape(alt)}" '
-                            f'width="{size["width"]}" height="{size["height"]}">')
+    image = (f'<img class="explorer-still" loading="lazy" src="{prefix}{file_name}" alt="{escape(alt)}" '
+             f'width="{size["width"]}" height="{size["height"]}">')
+    return file_name, png, round(size["height"] * spec.STILL_WIDTH / size["width"]), image
