@@ -32,8 +32,8 @@ def main():
         if stage < STAGES - 1:
             arrow(axis, (left + 1.45, 0.95), (left + 2.05, 0.95), FORWARD, -0.45)
             arrow(axis, (left + 2.05, 0.25), (left + 1.45, 0.25), BACKWARD, -0.45)
-    axis.text(3.75, 1.62, "activations go forward", ha="center", fontsize=11, color=FORWARD)
-    axis.text(3.75, -1.02, "gradients come back", ha="center", fontsize=11, color=BACKWARD)
+    axis.text(3.75, 1.62, "activations go forward", ha="center", fontsize=11)
+    axis.text(3.75, -1.02, "gradients come back", ha="center", fontsize=11)
     axis.set(xlim=(-0.1, 7.6), ylim=(-1.15, 1.9))
     axis.set_axis_off()
     figure.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None}, facecolor="white",

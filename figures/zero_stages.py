@@ -15,7 +15,7 @@ from scalebook.formulas import zero as formulas
 # Text stays text and names are fixed, so that every machine writes the same bytes.
 mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "scalebook", "font.family": "sans-serif"})
 
-INK = "#7a7a7a"  # seen on a light page and on a dark one: the drawing has no ground of its own
+INK = "#696969"  # grey words: the drawing is its bars
 RANKS = 4
 RECIPE = formulas.recipes()["mixed precision"]
 HEIGHTS = {OPTIMIZER: RECIPE.K, GRADIENTS: RECIPE.b_g, WEIGHTS: RECIPE.b_w}
