@@ -91,6 +91,26 @@ def leave_a_child(rank, world_size):
     return subprocess.Popen(["sleep", "600"]).pid
 
 
+def leave_a_session(rank, world_size, failing=None):
+    """Start a process in a session of its own, and one whose parent has ended; then return, or fail."""
+    own = subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+    start = ("import subprocess as s; print(s.Popen(['sleep', '600'], start_new_session=True, stdout=s.DEVNULL, "
+             "stderr=s.DEVNULL).pid)")
+    orphan = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=True).stdout
+    if rank == failing:
+        raise ZeroDivisionError(f"{own} {orphan}")
+    return own, int(orphan)
+
+
+def write_to_a_full_device(rank, world_size):
+    """Rank 1 writes where there is no room, as in a full /dev/shm."""
+    dist.barrier()
+    if rank == 1:
+        with open("/dev/full", "wb", buffering=0) as full:
+            full.write(b"a byte")
+    dist.barrier()
+
+
 def stop_itself(rank, world_size):
     raise SystemExit("enough")
 

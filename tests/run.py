@@ -45,7 +45,12 @@ def python(*arguments):
 
 def pytest(*arguments, of=sys.executable):
     """Pytest, one test after the other."""
-    return Command([of, "-m", "pytest", "-q", *SLOWEST, *arguments])
+    return Command([of, "-m", "pytest", "-q", *SLOWEST, *arguments], library_for(of))
+
+
+def library_for(python):
+    """What makes a Python find the library: Colab's environment does not have it installed, as Colab does not."""
+    return {"PYTHONPATH": str(ROOT)} if python == COLAB else {}
 
 
 def side_by_side(*arguments, keep_together, of=sys.executable):
@@ -53,9 +58,14 @@ def side_by_side(*arguments, keep_together, of=sys.executable):
 
     The workers share the cores, so each has its part of the threads.
     """
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(CORES // WORKERS))
+    threads = threads_of(CORES // WORKERS)
     workers = ["-n", WORKERS, "--dist", keep_together]
-    return Command([of, "-m", "pytest", "-q", *SLOWEST, *workers, *arguments], threads)
+    return Command([of, "-m", "pytest", "-q", *SLOWEST, *workers, *arguments], threads | library_for(of))
+
+
+def threads_of(number):
+    """The environment in which each process computes on so many threads."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(number))
 
 
 def stages(slow):
@@ -69,7 +79,7 @@ def stages(slow):
         "notebooks": [*([pytest("--nbval", *measured)] if measured else []),
                       *([side_by_side("--nbval", *others, keep_together="loadfile")] if others else [])],
         "book": [python("-m", "scalebook.book.build"), pytest("tests/test_build.py", "-m", f"{PLAIN} and not alone")],
-        "browser": [python("-m", "tests.chromium"),
+        "browser": [python("-m", "scalebook.book.chromium"),
                     side_by_side("--no-loadscope-reorder", "tests/live", "tests/browser", "-m",
                                  "not slow and not alone", keep_together="loadgroup")],
         "colab": [side_by_side("-m", f"{PLAIN} and not alone", *colab_tests(), of=COLAB, keep_together="loadgroup")],
@@ -77,7 +87,13 @@ def stages(slow):
                   pytest("-m", f"{PLAIN} and alone", *colab_tests(), of=COLAB)],
     }
     if slow:
-        found["slow"] = [pytest("tests", "-m", "slow")]
+        in_browsers = "tests/live", "tests/browser"
+        found["slow"] = [
+            side_by_side("--no-loadscope-reorder", *in_browsers, "-m", "slow", keep_together="loadgroup"),
+            # Some of the others look at the clock, and have the machine to themselves.
+            pytest("tests", *(f"--ignore={folder}" for folder in in_browsers), "-m", "slow")]
+        # Sums in another order round in another way: what is printed must be the same all the same.
+        found["threads"] = [Command(pytest("--nbval", *measured, *others).arguments, threads_of(2))]
     return found
 
 

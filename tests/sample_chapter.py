@@ -3,6 +3,8 @@
 from nbformat import v4
 
 from scalebook.book import execute
+from scalebook.explorer import predict
+from tests.notebook_rules.predictions import HIDDEN
 
 ALT = "A line that falls from 0.9 to 0.1 as the number of micro-batches grows."
 
@@ -40,6 +42,13 @@ def explorer(name):
     return code(f"explore-{name}", f"explore(chart_{name}, caption='Bubble', alt='{ALT}')", [still, figure])
 
 
+def prediction(name):
+    answers = {"a": "Too far.", "b": "That far.", "c": "Too near."}
+    asked = predict("How long is it?", name=name, answers=answers, right="b")
+    return code(f"predict-{name}", f"predict('How long?', name='{name}', answers=answers, right=longest('{name}'))",
+                [shown(text__html=asked.html, text__plain=asked.text)], **HIDDEN)
+
+
 def exercise(number):
     made = [text(f"exercise-{number}", f":::{{exercise}}\n:label: ex-{number}\nHow long is it?\n:::"),
             text(f"solution-{number}-start", f"```{{solution-start}} ex-{number}\n:class: dropdown\n```"),
@@ -68,10 +77,11 @@ def chapter():
         code("validate-figure", "_ = ax.plot(x)", [shown(image__png="iVBORw0KGgo=",
                                                         text__plain="<Figure size 640x480 with 1 Axes>")],
              mystnb={"image": {"alt": ALT}}),
-        text("explore", "## Explore\n\n**Before you move it**: what happens at 1?"), explorer("one"),
-        text("notice-one", "**What to notice**: it falls.\n\n**Before you move it**: and now?"), explorer("two"),
-        text("notice-two", "**What to notice**: it falls.\n\n**Before you move it**: and here?"), explorer("three"),
-        text("notice-three", "**What to notice**: it falls."),
+        text("explore", "## Explore\n\n**Before you move it**: what happens at 1?"), prediction("one"), explorer("one"),
+        text("notice-one", "**What to notice**: it falls.\n\n**Before you move it**: and now?"), prediction("two"),
+        explorer("two"),
+        text("notice-two", "**What to notice**: it falls.\n\n**Before you move it**: and here?"), prediction("three"),
+        explorer("three"), text("notice-three", "**What to notice**: it falls."),
         text("trap", "## The trap"), text("wild", "## In the wild\n\n```python\n## no heading\n```"),
         text("history", "## History"), text("exercises", "## Exercises"),
     ]

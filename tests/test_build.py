@@ -1,55 +1,23 @@
 """The built site: strict, small, whole, and asking no other host for anything."""
 
 import base64
+import collections
+import html
 import json
 import re
-import shutil
 import struct
-from html.parser import HTMLParser
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from scalebook.book import build, notation, serve
+from scalebook.book import build, equations, exercise_list, icons, notebooks, serve, symbols
 from scalebook.book.stills import MARK, merge_stills
+from scalebook.explorer import assets, spec
+from scalebook.formulas import catalogue
+from tests import small_books
+from tests.elements import Elements
 
 PAGE_LIMIT = 2_000_000
-SMALL_BOOK = ("_config.yml", "references.bib", "requirements-book.txt")
-
-
-class Elements(HTMLParser):
-    """Every start tag of a page with its attributes, and the text of its inline scripts."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.found, self.scripts, self._in_script = [], [], False
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        attributes = dict(attrs)
-        self.found.append((tag, attributes))
-        self._in_script = tag == "script" and "src" not in attributes
-        if self._in_script:
-            self.scripts.append("")
-
-    def handle_endtag(self, tag):
-        self._in_script = False
-
-    def handle_data(self, data):
-        if self._in_script:
-            self.scripts[-1] += data
-
-    def loaded(self):
-        """The addresses that the browser loads by itself, without a click."""
-        for tag, attributes in self.found:
-            if tag in {"script", "img", "iframe", "source", "embed", "video", "audio", "input"}:
-                yield attributes.get("src")
-            if tag == "link" and attributes.get("rel") in {"stylesheet", "preload", "icon", "modulepreload"}:
-                yield attributes.get("href")
-
-    def linked(self):
-        """The addresses that a reader can go to."""
-        return [attributes.get("href") for tag, attributes in self.found if tag == "a"]
 
 
 @pytest.fixture(scope="session")
@@ -81,9 +49,7 @@ def _figures(elements):
 
 
 def _small_book(folder, text):
-    for name in SMALL_BOOK:
-        shutil.copy(build.ROOT / name, folder / name)
-    (folder / "_toc.yml").write_text("format: jb-book\nroot: index\nchapters:\n  - file: other\n")
+    small_books.begun(folder, "other")
     (folder / "index.md").write_text("# A small book\n\nWith a {doc}`page <other>`.\n")
     (folder / "other.md").write_text(f"# Another page\n\n{text}\n")
     return folder
@@ -154,13 +120,90 @@ def test_every_file_and_page_that_is_named_exists(site, pages):
             assert target.exists(), f"{page.relative_to(site)} names {address}, which is not there"
 
 
-def test_pages_with_mathematics_load_mathjax_from_the_book(site, pages):
+def test_mathematics_is_typeset_by_the_build(site, pages):
     with_math = [page for page in pages if 'class="math' in page.read_text(encoding="utf-8")]
     assert site / "chapters" / "notation.html" in with_math
-    for page in with_math:
-        assert any((address or "").endswith("_static/mathjax/tex-mml-chtml.js") for address in pages[page].loaded())
-    fonts = list((site / "_static" / "mathjax" / "output" / "chtml" / "fonts" / "woff-v2").glob("*.woff"))
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert (page in with_math) == ("mjx-c.mjx-c" in text), f"{page.name}: the style of the formulas"
+        assert text.count("<mjx-assistive-mml") == text.count("<mjx-container"), page.name
+        assert "<mjx-merror" not in text, page.name
+        assert not any("mathjax" in (address or "") for address in pages[page].loaded()), page.name
+    fonts = {font.name for font in (site / "_static" / "mathjax").iterdir()}
     assert len(fonts) > 20
+    named = set(re.findall(r"_static/mathjax/([\w-]+\.woff)", (site / "chapters" / "notation.html").read_text()))
+    assert named
+    assert named <= fonts
+
+
+def test_no_formula_is_left_as_tex(pages):
+    for page in pages:
+        text = re.sub(r"(?s)<(script|style|pre|code)\b.*?</\1>", "", page.read_text(encoding="utf-8"))
+        assert not re.search(r"\\[(\[]|\$\$|\\(frac|left|text|sum)\b", text), page.name
+
+
+def test_tex_that_is_no_tex_ends_the_build(tmp_path, capfd):
+    book = _small_book(tmp_path, r"A formula: $\frac{1}$.")
+    assert build.build(book) != 0
+    output = capfd.readouterr()
+    assert "is not understood by MathJax" in output.out + output.err
+
+
+def test_a_labelled_equation_has_the_number_of_its_chapter_and_its_reference_leads_there(tmp_path):
+    book = _small_book(tmp_path, "$$a = b$$\n\n$$c = d$$ (eq-one)\n\n$$e = f$$ (eq-two)\n\nSee {eq}`eq-two`.")
+    (book / "other.md").rename(book / "07_other.md")
+    (book / "_toc.yml").write_text("format: jb-book\nroot: index\nchapters:\n  - file: 07_other\n")
+    (book / "index.md").write_text("# A small book\n\nBy {eq}`eq-one`.\n")
+    assert build.build(book) == 0
+    page = (book / "_build" / "html" / "07_other.html").read_text(encoding="utf-8")
+    assert re.findall(r'class="eqno" href="#(equation-[\w-]+)"[^>]*>\((.*?)\)', page) == [
+        ("equation-eq-one", "7.1"), ("equation-eq-two", "7.2")]
+    assert _links(page, "equation-eq-two") == [("#equation-eq-two", "(7.2)")]
+    index = (book / "_build" / "html" / "index.html").read_text(encoding="utf-8")
+    assert _links(index, "equation-eq-one") == [("07_other.html#equation-eq-one", "(7.1)")]
+
+
+def test_a_reference_to_an_equation_that_has_no_label_ends_the_build(tmp_path, capfd):
+    book = _small_book(tmp_path, "$$a = b$$ (eq-one)\n\nSee {eq}`eq-two`.")
+    assert build.build(book) != 0
+    output = capfd.readouterr()
+    assert "eq-two" in output.out + output.err
+
+
+def test_the_pages_number_equations_as_the_single_file_notebooks_do(site):
+    known = equations.of_all_chapters()
+    for path in notebooks.chapters():
+        page = (site / "chapters" / f"{path.stem}.html").read_text(encoding="utf-8")
+        assert re.findall(r'class="eqno" href="#equation-([\w-]+)"[^>]*>\((.*?)\)', page) == [
+            (label, equation.number) for label, equation in known.items() if equation.chapter == path]
+
+
+def _links(html, place):
+    """The links of a page to one of its or another's places, as (address, words), but for an equation's own number."""
+    return [(address, re.sub("<[^>]*>", "", words)) for address, words in
+            re.findall(rf'<a class="reference[^>]* href="([^"]*#{place})"[^>]*>(.*?)</a>', html)]
+
+
+def test_every_icon_of_a_page_is_drawn_and_the_icon_font_is_gone(site, pages):
+    shown = set()
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert icons.missing(text) == [], page.name
+        shown |= {name for name in icons.ICONS if name in text}
+    assert {"fa-sun", "fa-moon", "fa-bars", "fa-list", "fa-magnifying-glass", "fa-download"} <= shown
+    left = [path for path in site.rglob("*") if "fontawesome" in path.name.lower() or path.suffix == ".map"]
+    assert left == []
+    for sheet in site.rglob("*.css"):
+        assert "webfonts" not in sheet.read_text(encoding="utf-8"), sheet.name
+
+
+def test_every_picture_of_a_page_says_how_large_it_is(pages):
+    for page, elements in pages.items():
+        for tag, attributes in elements.found:
+            if tag == "img" and "_images/" in attributes["src"]:
+                assert int(attributes["width"]) > 0, f"{page.name}: {attributes['src']}"
+                assert int(attributes["height"]) > 0, f"{page.name}: {attributes['src']}"
+                assert attributes["loading"] == "lazy", f"{page.name}: {attributes['src']}"
 
 
 def test_the_explorer_script_is_on_the_pages_with_explorers_and_on_no_other(pages, explorer_pages):
@@ -201,11 +244,25 @@ def test_every_explorer_has_its_still_picture_with_a_text(pages, explorer_pages)
         assert MARK not in page.read_text(encoding="utf-8")
 
 
-def test_the_notation_page_has_every_formula_once(pages, site):
+def test_the_notation_page_has_every_formula_and_every_symbol(site):
     text = (site / "chapters" / "notation.html").read_text(encoding="utf-8")
-    for module in ("pipeline",):
-        for name in notation.formulas_of(module):
-            assert text.count(f'<span class="pre">{name}</span>') == 1, name
+    formulas = collections.Counter(name.split(".")[1] for name in catalogue())
+    for name, times in formulas.items():
+        assert text.count(f'<span class="pre">{name}</span>') >= times, name
+    for meaning, _ in symbols.all_meanings():
+        assert html.escape(meaning.meaning, quote=False) in text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+
+
+def test_the_page_of_exercises_numbers_them_as_their_chapters_do(site):
+    page = (site / "chapters" / "exercises.html").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"<p>(\d+)</p></td>\s*<td[^>]*><p><a[^>]*href=\"([^\"]+)\"", page))
+    for path, exercises in exercise_list.of_all_chapters().items():
+        chapter = (site / "chapters" / f"{path.stem}.html").read_text(encoding="utf-8")
+        found = re.findall(r'id="(ex-[\w-]+)">\s*<p class="admonition-title"><span class="caption-number">Exercise '
+                           r"(\d+)", chapter)
+        assert found == [(exercise.label, str(exercise.number)) for exercise in exercises]
+        for exercise in exercises:
+            assert listed[str(exercise.number)] == f"{path.stem}.html#cell-{exercise.cell}"
 
 
 def _still(name, alt):
@@ -240,12 +297,26 @@ def test_a_still_moves_into_its_own_figure_and_its_text_is_escaped():
     assert all(f'src="../_images/{name}"' in first + second for name in pictures)
 
 
-def test_one_symbol_with_two_meanings_is_refused():
-    Variable, Formula = notation.scalebook.formulas.Variable, notation.scalebook.formulas.Formula
-    stages, power = Variable("P", "stages"), Variable("P", "power", "W")
-    formulas = [Formula("a", stages.symbol, "1", (stages,), "here"), Formula("b", power.symbol, "W", (power,), "there")]
-    with pytest.raises(ValueError, match="P means both 'stages'"):
-        notation.symbols_of(formulas)
+def test_a_figure_keeps_the_place_of_its_chart_on_a_screen_and_on_a_phone():
+    def legend_of(*names):
+        values = [{"x": place, "y": place, "of": name} for place, name in enumerate(names)]
+        marks = {axis: {"field": axis, "type": "quantitative"} for axis in "xy"}
+        return {"data": {"values": values}, "mark": "point", "width": "container", "height": 200, "encoding": {
+            **marks, "color": {"field": "of", "type": "nominal"}}}
+
+    def places(chart):
+        figure = _figure("explorer-a")
+        script = f'<script type="application/json" class="explorer-spec">{json.dumps(chart)}</script>'
+        figure["data"]["text/html"] = f'<figure id="explorer-a"><div class="explorer-view"></div>{MARK}{script}'
+        merge_stills({"cells": [{"cell_type": "code", "outputs": [_still("explorer-a", "A curve."), figure]}]}, "")
+        style = re.search(r'class="explorer-view" style="([^"]*)"', figure["data"]["text/html"])[1]
+        return [int(pixels) for pixels in re.fullmatch(r"--chart-height: (\d+)px; --narrow-chart-height: (\d+)px",
+                                                       style).groups()]
+
+    (wide, one), (same, four) = places(legend_of("a")), places(legend_of("a", "b", "c", "d"))
+    assert wide == same == 640 * 30 / 40, "that of the still"
+    assert four >= one + 3 * spec.CONFIG["legend"]["labelFontSize"], "each entry has a row of its own"
+    assert f"@container (width < {spec.NARROW}px)" in assets.stylesheet()
 
 
 def test_serving_without_a_book_says_what_to_do(tmp_path):

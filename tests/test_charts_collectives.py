@@ -8,6 +8,7 @@ from scalebook.charts import collectives as charts
 from scalebook.charts import units
 from scalebook.charts.collectives import times
 from scalebook.formulas import collectives as formulas
+from scalebook.labs import collectives as lab
 from tests.vega_oracle import evaluate
 
 
@@ -39,6 +40,37 @@ def test_the_curves_of_the_browser_are_the_formulas():
     assert shown == pytest.approx([
         formulas.time_all_reduce(R=8, **sizes), formulas.time_all_gather(R=8, **sizes),
         formulas.time_broadcast_best(R=8, **sizes), formulas.time_point_to_point(**sizes)], rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_the_ring_that_is_drawn_is_the_one_that_real_processes_walk(size):
+    states = lab.ring_steps(size)
+    assert [state.step for state in states] == list(range(formulas.steps_all_reduce(R=size) + 1))
+    for state in states:
+        assert charts.ring_sums(size, state.step) == [[len(part) for part in parts] for parts in state.holds]
+
+
+@pytest.mark.parametrize("R", charts.RING)
+def test_a_step_of_the_ring_brings_each_rank_one_part(R):
+    """What a rank holds grows by one cell a step: by one rank's numbers, or to the whole sum."""
+    for step in range(1, formulas.steps_all_reduce(R=R) + 1):
+        before, after = charts.ring_sums(R, step - 1), charts.ring_sums(R, step)
+        for old, new in zip(before, after, strict=True):
+            [(had, has)] = [pair for pair in zip(old, new, strict=True) if pair[0] != pair[1]]
+            assert has == (step + 1 if step < R else R)
+            assert had < has
+    assert charts.ring_sums(R, charts.MOST_STEPS) == [[R] * R] * R
+
+
+def test_no_number_of_chunks_that_is_drawn_is_faster_than_the_best():
+    for link, R, S in itertools.product(charts.LINKS, charts.RANKS, charts.SIZES):
+        cost = times.link_costs(link)
+        at = {"R": R, "S": S, "alpha": cost["alpha"], "omega": cost["omega"]}
+        best = formulas.time_broadcast_best(**at)
+        drawn = formulas.time_broadcast(k=list(charts.CHUNKS), **at)
+        assert charts.CHUNKS[0] <= formulas.best_chunks(**at) <= charts.CHUNKS[-1]
+        assert best <= drawn.min() * (1 + 1e-12)
+        assert drawn.min() < 1.1 * best
 
 
 @pytest.mark.parametrize("name", ["all-gather", "reduce-scatter", "all-to-all"])

@@ -60,3 +60,12 @@ def test_the_chart_draws_in_vega():
     svg = vl_convert.vegalite_to_svg(chart | {"params": signals}, vl_version=spec.VEGALITE)
     assert "largest share 92.0%" in svg  # 81 of 88
     assert "task loss 4.10" in svg
+
+
+def test_an_expert_without_tokens_keeps_its_place():
+    starved = [record | {"loads": [0, 0, 5, 0, 0, 3, 0, 0]} for record in records()]
+    signals = [{"name": name, "value": value} for name, value in (("coefficient", 0), ("layer", 2), ("step", 40))]
+    svg = vl_convert.vegalite_to_svg(spec.rounded(balance_chart(starved).to_dict()) | {"params": signals},
+                                     vl_version=spec.VEGALITE)
+    assert [expert for expert in range(1, 9) if f">{expert}</text>" not in svg] == []
+    assert svg.count('aria-roledescription="bar"') == 2

@@ -1,10 +1,13 @@
 """`python -m scalebook.book.execute`: outputs that depend on the results alone, or no change at all."""
 
+import atexit
 import json
 import re
+import socket
 import subprocess
 import sys
 
+import nbclient
 import pytest
 
 from scalebook.book import execute, notebooks
@@ -178,3 +181,29 @@ def test_nbval_compares_text_and_html_not_png_and_runs_asserts_everywhere(execut
         executed.write_text(before, encoding="utf-8")
     assert result.returncode == (0 if passes else 1), result.stdout + result.stderr
     assert ("4 passed" if passes else "1 failed, 3 passed") in result.stdout
+
+
+@pytest.mark.parametrize("taken", [1, 2])
+def test_a_kernel_whose_port_is_taken_is_started_once_more(taken):
+    notebook = sample.v4.new_notebook(cells=[sample.code("cell-sum", "1 + 1")])
+    managers = []
+
+    class Client(nbclient.NotebookClient):
+        def create_kernel_manager(self):
+            manager = super().create_kernel_manager()
+            managers.append(manager)
+            if len(managers) <= taken:
+                manager.cache_ports, manager.shell_port = False, busy.getsockname()[1]
+            return manager
+
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        client = Client(notebook, timeout=60, kernel_name="python3")
+        if taken == 1:
+            execute.start(client)
+            assert notebook.cells[0].outputs[0].data["text/plain"] == "2"
+        else:
+            with pytest.raises(RuntimeError, match="Kernel died before replying"):
+                execute.start(client)
+            assert notebook.cells[0].outputs == []
+            atexit.unregister(client._cleanup_kernel)  # nbclient forgets it when a kernel does not start
+    assert len(managers) == 2

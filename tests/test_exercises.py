@@ -1,3 +1,5 @@
+"""What a cell tells a reader about an answer: right, wrong for a usual reason, or no number at all."""
+
 import pytest
 
 from scalebook.exercises import check

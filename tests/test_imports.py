@@ -1,11 +1,13 @@
 """What imports what: no torch where nothing computes with tensors, quick imports, and one direction."""
 
-import ast
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from scalebook.book.needs import imported
 
 ROOT = Path(__file__).resolve().parents[1] / "scalebook"
 WITHOUT_TORCH = ["scalebook.formulas", "scalebook.formulas.pipeline", "scalebook.formulas.moe",
@@ -20,13 +22,13 @@ HEAVY = ["torch", "altair", "matplotlib", "ipywidgets", "IPython", "nbformat"]
 SECONDS = 0.5
 
 # The layers, lowest first. A module imports from its own layer's part and from lower layers, never from a higher one.
-COMMON = {"checks", "colours", "lazy", "vega"}
+COMMON = {"borders", "checks", "colours", "lazy", "vega"}
 LOWEST = {"formulas", "published"}
 SHARED = {"explorer", "ranks", "exercises", "texts", "data"}
 SUBJECTS = {"collectives", "moe", "quantization", "tensor_parallel", "pipeline", "zero", "mesh", "planner"}
 ABOVE = {"charts", "labs"}
 MAY_IMPORT = {
-    **{part: set() for part in COMMON},
+    **{part: {"borders", "checks"} for part in COMMON},
     **dict.fromkeys(LOWEST, COMMON),
     **dict.fromkeys(SHARED, COMMON),
     **dict.fromkeys(SUBJECTS, COMMON | LOWEST | SUBJECTS),
@@ -36,25 +38,19 @@ MAY_IMPORT = {
 }
 
 
+def test_what_needs_pytorch_says_how_to_get_it():
+    """The library is installed without it."""
+    program = ("import sys; sys.modules['torch'] = None\n"
+               "from scalebook import quantization\n"
+               "quantization.quantize_rtn")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == ("ModuleNotFoundError: scalebook.quantization computes with PyTorch, which "
+                                            "is not installed: pip install 'scalebook[labs]'")
+
+
 def parts():
     return sorted({path.relative_to(ROOT).parts[0].removesuffix(".py") for path in ROOT.rglob("*.py")} - {"__init__"})
-
-
-def imports_of(source, package):
-    """The modules that a source imports anywhere in it, as full names. `package` resolves relative imports.
-
-    >>> sorted(imports_of("from . import b\\nimport torch.nn", "scalebook.a"))
-    ['scalebook.a', 'scalebook.a.b', 'torch.nn']
-    """
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = package.split(".")[:len(package.split(".")) - node.level + 1] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
-    return found
 
 
 def wrong_directions(part, imported):
@@ -70,19 +66,19 @@ def test_imports_run_one_way(path):
     package = ".".join(["scalebook", *relative.parts[:-1]])
     part = relative.parts[0].removesuffix(".py")
     if part == "__init__":
-        assert not {name for name in imports_of(path.read_text(encoding="utf-8"), package)
+        assert not {name for name in imported(path.read_text(encoding="utf-8"), package)
                     if name.startswith("scalebook.")}
         return
     assert part in MAY_IMPORT, f"say in MAY_IMPORT what scalebook.{part} may import"
-    assert wrong_directions(part, imports_of(path.read_text(encoding="utf-8"), package)) == []
+    assert wrong_directions(part, imported(path.read_text(encoding="utf-8"), package)) == []
 
 
 def test_a_wrong_direction_is_caught():
-    assert wrong_directions("explorer", imports_of("from scalebook.pipeline import simulate", "x")) == ["pipeline"]
-    assert wrong_directions("formulas", imports_of("from .. import labs", "scalebook.formulas")) == ["labs"]
-    assert wrong_directions("pipeline", imports_of("def f():\n    import scalebook.charts.pipeline", "scalebook")) == [
+    assert wrong_directions("explorer", imported("from scalebook.pipeline import simulate", "x")) == ["pipeline"]
+    assert wrong_directions("formulas", imported("from .. import labs", "scalebook.formulas")) == ["labs"]
+    assert wrong_directions("pipeline", imported("def f():\n    import scalebook.charts.pipeline", "scalebook")) == [
         "charts"]
-    assert wrong_directions("labs", imports_of("from scalebook import ranks, pipeline", "scalebook.labs")) == []
+    assert wrong_directions("labs", imported("from scalebook import ranks, pipeline", "scalebook.labs")) == []
 
 
 def seconds_of(module):
@@ -111,3 +107,11 @@ def test_a_slow_import_is_seen():
     seconds, heavy = seconds_of("matplotlib")
     assert seconds > 0
     assert heavy == ["matplotlib"]
+
+
+def test_a_function_that_a_package_gives_out_is_one_function_also_in_another_process():
+    from scalebook import moe
+
+    assert moe.capacity is moe.capacity
+    assert pickle.loads(pickle.dumps(moe.capacity)) is moe.capacity
+    assert moe.capacity.__wrapped__.__module__ == "scalebook.moe.dispatching"

@@ -89,6 +89,28 @@ def test_a_wrong_parameter_on_one_tensor_parallel_rank_is_seen(oracle):
     assert run.difference(right) == pytest.approx(1e-3)
 
 
+def test_replicas_whose_optimizers_work_alone_train_to_what_one_process_makes_of_each_part_of_the_batch(oracle):
+    wrong = replace(CUBE, mistake="replicas apart")
+    predicted = [lab.single_process(wrong, replica) for replica in range(2)]
+    run = lab.train(wrong)
+    for replica, (_, parameters) in enumerate(predicted):
+        found = run.parameters(replica)
+        assert max((found[name] - parameters[name]).abs().max().item() for name in found) < TOLERANCE
+    losses = [sum(parts) / 2 for parts in zip(*(losses for losses, _ in predicted), strict=True)]
+    assert run.losses == pytest.approx(losses, abs=TOLERANCE)
+    assert run.losses[0] == pytest.approx(oracle[0][0], abs=TOLERANCE)  # nothing shows in the first step
+    assert run.difference(oracle[1]) > 1e-3
+
+
+def test_a_replicas_part_of_the_batch_is_its_micro_batches():
+    for replica in range(2):
+        parts = CUBE.microbatches_of(0, replica)
+        assert len(parts) == CUBE.microbatches
+        for place in (0, 1):
+            assert torch.equal(torch.cat([part[place] for part in parts], dim=1), CUBE.data_of(0, replica)[place])
+    assert torch.equal(torch.cat([CUBE.data_of(0, replica)[0] for replica in range(2)], dim=1), CUBE.data(0)[0])
+
+
 def collective_over_all_ranks(rank, size):
     groups = lab.make_groups(CUBE.grid, rank)
     with lab.count_by_axis(groups, CUBE.grid, rank):
@@ -129,6 +151,7 @@ def test_one_killed_rank_ends_all_eight_with_its_name():
     (Task(grid=RankGrid(tp=1, dp=1, pp=3)), "pp = 3 is not allowed; it must divide the 4 layers"),
     (Task(grid=RankGrid(tp=1, cp=2, dp=1, pp=1)), "cp = 2 is not allowed"),
     (Task(positions=7, sequence_parallel=True), "positions = 7 is not allowed"),
+    (Task(mistake="a typo"), "mistake = 'a typo' is not allowed"),
     ("2x2x2", "task = '2x2x2' is not allowed"),
 ], ids=str)
 def test_a_task_that_the_grid_cannot_run_is_refused_by_name(task, message):

@@ -75,7 +75,7 @@ def test_zero_tokens_are_dispatched_nowhere():
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"weights_TK": torch.ones(2, 1)}, "experts_TK has shape .* and weights_TK"),
+    ({"weights_TK": torch.ones(2, 1)}, r"weights_TK has the shape \(2, 1\), so K = 1; but experts_TK has"),
     ({"experts_TK": torch.tensor([[0, 4], [1, 0]])}, "experts_TK holds 0 to 4; an index must be from 0 to 3"),
     ({"experts_TK": torch.tensor([[0, -2], [1, 0]])}, "experts_TK holds -2 to 1"),
     ({"experts": 0}, "experts = 0 is not allowed"), ({"experts": True}, "experts = True"),

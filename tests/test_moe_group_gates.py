@@ -101,7 +101,7 @@ def test_scores_that_all_underflow_still_give_weights():
     ({"n_group": True}, "n_group = True is not allowed"),
     ({"n_group": 3, "topk_group": 4}, "topk_group = 4 is not allowed; topk_group must be a whole number from 1 to 3"),
     ({"n_group": 3, "topk_group": 1}, "k = 3 is not allowed; 1 of 3 groups hold 2 of the 6 experts"),
-    ({"bias_E": torch.zeros(5)}, "bias_E = .* must hold 6 finite numbers"),
+    ({"bias_E": torch.zeros(5)}, r"bias_E has the shape \(5,\), so E = 5; but logits_TE .* E = 6"),
     ({"bias_E": torch.full((6,), math.nan)}, "bias_E = .* must hold 6 finite numbers"),
 ])
 def test_groups_and_biases_that_cannot_be_are_named(options, message):
@@ -122,7 +122,8 @@ def test_the_bias_rule_evens_out_a_skewed_sigmoid_gate():
 
 
 @pytest.mark.parametrize(("load", "gamma", "message"), [
-    ([1, 2], 0.1, "load_E has shape"), ([1, 2, -1], 0.1, "load_E = "), ([1, 2, math.inf], 0.1, "load_E = "),
+    ([1, 2], 0.1, r"load_E has the shape \(2,\), so E = 2; but bias_E has the shape \(3,\)"),
+    ([1, 2, -1], 0.1, "load_E = "), ([1, 2, math.inf], 0.1, "load_E = "),
     ([1, 2, 3], -0.1, "gamma = -0.1"), ([1, 2, 3], True, "gamma = True"), ([1, 2, 3], math.nan, "gamma = nan"),
 ])
 def test_a_bias_update_that_cannot_be_is_named(load, gamma, message):

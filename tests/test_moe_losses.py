@@ -271,18 +271,19 @@ def test_two_layers_skewed_in_opposite_ways_pool_to_balance():
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda p, e: moe.load_balancing_loss(p, e[:-1], alpha=1.0), r"experts_TK has shape \(8, 2\)"),
+    (lambda p, e: moe.load_balancing_loss(p, e[:-1], alpha=1.0), r"experts_TK has the shape \(8, 2\), so T = 8; but"),
     (lambda p, e: moe.load_balancing_loss(p, e.flatten(), alpha=1.0), r"experts_TK has shape \(18,\)"),
     (lambda p, e: moe.load_balancing_loss(p, e + 4, alpha=1.0), r"experts_TK holds .* from 0 to 4"),
     (lambda p, e: moe.load_balancing_loss(p, e, alpha=1.0, mask=MASK_T[:-1]), r"mask has shape \(8,\); it must be"),
     (lambda p, e: moe.load_balancing_loss(p, e, alpha=1.0, mask=~MASK_T & MASK_T), "mask leaves no real token of 9"),
     (lambda p, e: moe.load_balancing_loss(p[:0], e[:0], alpha=1.0), "no real token of 0"),
-    (lambda p, e: moe.load_balancing_loss(p[0], e, alpha=1.0), r"first argument has shape \(5,\)"),
+    (lambda p, e: moe.load_balancing_loss(p[0], e, alpha=1.0), r"probabilities_TE has shape \(5,\)"),
     (lambda p, e: moe.load_balancing_per_layer([], alpha=1.0), "routings is empty"),
     (lambda p, e: moe.sequence_wise_loss(p, e, alpha=1.0), "probabilities_BTE has shape"),
     (lambda p, e: moe.sequence_wise_loss(p[None][:0], e[None][:0], alpha=1.0), "B at least 1"),
     (lambda p, e: moe.sequence_wise_loss(p[None], e[None], alpha=1.0, mask=MASK_T), r"must be \(1, 9\)"),
-    (lambda p, e: moe.load_loss(p, p, p[:-1], 1, weight=1.0), "must be the same"),
+    (lambda p, e: moe.load_loss(p, p, p[:-1], 1, weight=1.0),
+     r"deviation_TE has the shape \(8, 5\), so T = 8; but clean_TE has the shape \(9, 5\)"),
     (lambda p, e: moe.load_loss(p, p, p, 5, weight=1.0), "k = 5 is not allowed"),
     (lambda p, e: moe.load_loss(p, p, p, True, weight=1.0), "k = True is not allowed"),
     (lambda p, e: moe.load_loss(p, p, p - 1, 1, weight=1.0), "deviation_TE holds"),

@@ -22,7 +22,7 @@ small = st.integers(1, 7)
 # Published figures -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", published.table("moe_parameter_counts"), ids=lambda row: row["model"])
+@pytest.mark.parametrize("row", published.table("moe_parameter_counts").rows, ids=lambda row: row["model"])
 def test_every_published_column_of_a_mixture_of_experts_is_exact(row):
     count = count_parameters(published.model(row["model"]))
     parts = {name: part.total for name, part in count.by_part.items()}
@@ -34,7 +34,7 @@ def test_every_published_column_of_a_mixture_of_experts_is_exact(row):
     assert (parts["embedding"], parts["head"]) == (row["embed"], row["lm_head"])
 
 
-@pytest.mark.parametrize("row", published.table("dense_parameter_counts"), ids=lambda row: row["model"])
+@pytest.mark.parametrize("row", published.table("dense_parameter_counts").rows, ids=lambda row: row["model"])
 def test_every_published_column_of_a_dense_model_is_exact(row):
     count = count_parameters(published.model(row["model"]))
     parts = {name: part.total for name, part in count.by_part.items()}
@@ -43,7 +43,7 @@ def test_every_published_column_of_a_dense_model_is_exact(row):
     assert (parts["embedding"], parts["head"]) == (row["embed"], row["lm_head"])
 
 
-@pytest.mark.parametrize("row", published.table("moe_active_convention"), ids=lambda row: row["model"])
+@pytest.mark.parametrize("row", published.table("moe_active_convention").rows, ids=lambda row: row["model"])
 def test_each_publishers_active_count_is_one_of_the_conventions(row):
     count = count_parameters(published.model(row["model"]))
     without = row["convention"].startswith("without the input embedding")
@@ -77,7 +77,7 @@ def shapes(draw):
               "norms_per_layer": draw(st.integers(0, 4)), "learned_positions": draw(st.integers(0, 7)),
               "qk_norm": draw(st.sampled_from(("none", "head", "full")))}
     values |= {name: draw(flag) for name in ("attention_bias", "attention_output_bias", "attention_sinks", "ffn_bias",
-                                             "final_norm", "tied_embeddings")}
+                                             "final_norm", "embedding_norm", "tied_embeddings")}
     if latent:
         values |= {"kv_heads": heads, "kv_lora_rank": draw(small), "q_lora_rank": draw(st.integers(0, 7)),
                    "qk_nope": draw(small), "qk_rope": draw(small), "v_head": draw(small)}
@@ -90,6 +90,7 @@ def shapes(draw):
                    "shared_experts": draw(st.integers(0, 3)), "dense_layers": draw(st.integers(0, layers - 1)),
                    "moe_every": draw(st.integers(1, 3)), "router_bias": draw(flag), "selection_bias": draw(flag),
                    "scoring": draw(st.sampled_from(("softmax", "sigmoid")))}
+        values["shared_expert_gate"] = values["shared_experts"] > 0 and draw(flag)
     return ModelShape(**values)
 
 
@@ -143,6 +144,7 @@ def tensors(s, experts_held):
         yield (s.vocabulary, s.d_model)
     if s.learned_positions:
         yield (s.learned_positions, s.d_model)
+    yield from norm_tensors(s, int(s.embedding_norm))
     until_moe = s.dense_layers + s.moe_every
     for _ in range(s.layers):
         until_moe -= 1
@@ -151,6 +153,8 @@ def tensors(s, experts_held):
         if s.experts and until_moe == 0:
             until_moe = s.moe_every
             yield (s.experts, s.d_model)
+            if s.shared_expert_gate:
+                yield (1, s.d_model)
             if s.router_bias:
                 yield (s.experts,)
             for _ in range(experts_held + s.shared_experts):

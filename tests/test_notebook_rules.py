@@ -9,7 +9,7 @@ import pytest
 
 from scalebook.book import listings, notebooks
 from tests import sample_chapter as sample
-from tests.notebook_rules import RULES, outputs, sources, structure
+from tests.notebook_rules import RULES, outputs, predictions, sources, structure
 
 ROOT = Path(__file__).resolve().parents[1]
 CHAPTERS = notebooks.chapters()
@@ -79,6 +79,15 @@ def do(text):
     """A change written as a statement about `c`, the chapter, and `by`, which finds a cell."""
     def change(chapter):
         exec(text, {"c": chapter, "by": lambda identity: cell_named(chapter, identity), "sample": sample})
+    return change
+
+
+def choices(old, new):
+    """Write the choices of the first prediction in another way."""
+    def change(chapter):
+        data = cell_named(chapter, "predict-one").outputs[0].data
+        assert old in data["text/html"]
+        data["text/html"] = data["text/html"].replace(old, new)
     return change
 
 
@@ -178,6 +187,27 @@ BAD = [
      source("notice-one", "Before you move it: x. What to notice: y."), 'explore-one: no "What to notice"'),
     (structure.explorers_have_prediction_and_notice,
      do("by('explore-two').outputs = by('explore-one').outputs"), "stands twice"),
+    (predictions.explorers_have_a_prediction, without("predict-two"),
+     "explore-two: no prediction 'two' before the explorer of that name"),
+    (predictions.explorers_have_a_prediction,
+     do("c.cells.append(c.cells.pop([x['id'] for x in c.cells].index('predict-one')))"),
+     "explore-one: no prediction 'one' before"),
+    (predictions.predictions_are_computed_and_hidden,
+     source("predict-one", "predict('?', name='one', answers=answers, right=0.5 + 1)"), "right is written down"),
+    (predictions.predictions_are_computed_and_hidden,
+     source("predict-one", "predict('?', name='one', answers=answers)"), "right is written down"),
+    (predictions.predictions_are_computed_and_hidden, source("predict-one", "1"), "calls predict 0 times and shows 1"),
+    (predictions.predictions_are_computed_and_hidden, do("by('predict-one').outputs = []"), "and shows 0 predictions"),
+    (predictions.predictions_are_computed_and_hidden, choices("true", "false"), "0 choices are right and 3 wrong"),
+    (predictions.predictions_are_computed_and_hidden, choices("false", "true"), "3 choices are right and 0 wrong"),
+    (predictions.predictions_are_computed_and_hidden, choices(" Too near.", ""), "1 choices are right and 1 wrong"),
+    (predictions.predictions_are_computed_and_hidden, choices("Right.", "Not quite."), "a verdict contradicts its key"),
+    (predictions.predictions_are_computed_and_hidden, renamed("predict-one", "asked"), "must begin with 'predict-'"),
+    (predictions.predictions_are_computed_and_hidden, metadata("predict-one", tags=[]), "metadata.tags must be"),
+    (predictions.predictions_are_computed_and_hidden,
+     do("del by('predict-one').metadata['cellView']"), "metadata.cellView must be 'form'"),
+    (predictions.predictions_are_computed_and_hidden,
+     do("by('predict-two').outputs = by('predict-one').outputs"), "the prediction 'one' stands twice"),
     (structure.exercises_have_solutions, without("exercise-6"), "there are 5 labelled exercises"),
     (structure.exercises_have_solutions, without("solution-3-start"), "exercise 'ex-3' has no solution"),
     (structure.exercises_have_solutions, without("solution-3-end"), "starts inside the one of 'ex-3'"),

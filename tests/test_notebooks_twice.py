@@ -1,10 +1,11 @@
-"""What people do with a chapter: run a cell again, open it in an empty folder, have another number of cores."""
+"""What people do with a chapter: run a cell again or before another, in an empty folder, on another number of cores."""
 
 from copy import deepcopy
 
 import pytest
 
 from scalebook.book import execute, notebooks
+from tests import cell_order
 from tests import sample_chapter as sample
 
 CHAPTERS = notebooks.chapters()
@@ -51,6 +52,26 @@ def run_with_threads(path, folder, threads):
     return text_outputs(notebook), seconds
 
 
+def run_out_of_order(path, folder):
+    """Run the cells in another order (`cell_order`); return (how many pairs are turned round, text outputs)."""
+    notebook = notebooks.read(path)
+    order = cell_order.order_of(notebook)
+    cells = notebooks.code_cells(notebook)
+    notebook.cells = [cells[number] for number in order]
+    copy = folder / f"turned-{path.name}"
+    notebooks.write(copy, notebook)
+    return cell_order.turned(order), text_outputs(execute.run(copy)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@for_every_chapter
+def test_cells_that_do_not_need_each_other_give_what_is_stored_in_the_other_order_too(path, tmp_path):
+    turned, found = run_out_of_order(path, tmp_path)
+    assert turned > 50
+    assert found == text_outputs(notebooks.read(path))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @for_every_chapter
@@ -81,6 +102,29 @@ def test_a_cell_that_cannot_be_run_again_is_caught(tmp_path):
     execute.run(path)
     with pytest.raises(execute.CellFailed, match="cell cell-1-again failed"):
         run_doubled(path, tmp_path)
+
+
+def test_a_cell_that_leans_on_one_that_it_does_not_name_is_caught(tmp_path):
+    path = book(tmp_path, "import random", "random.seed(1)\nprint(random.random())", "print(random.random())")
+    stored, _ = execute.run(path)
+    turned, found = run_out_of_order(path, tmp_path)
+    assert turned == 1
+    assert found != text_outputs(stored)
+
+
+@pytest.mark.parametrize(("sources", "order"), [
+    (["a = 1", "b = 2", "print(a)", "print(b)"], [1, 3, 0, 2]),
+    (["a = 1", "print(a)", "a = 2", "print(a)"], [0, 1, 2, 3]),
+    (["a = [1]", "print(a)", "a[0] = 2", "print(a)"], [0, 1, 2, 3]),
+    (["a = {}", "a['b'].c[0] = 2", "a['d'] = 1", "1"], [3, 0, 1, 2]),
+    (["a = 1", "a += 1", "a += 1"], [0, 1, 2]),
+    (["def f():\n    return g()", "def g():\n    return a", "a = 1", "f()"], [2, 1, 0, 3]),
+    (["a = 1", "def f():\n    return a", "f()", "a = 2", "f()"], [1, 0, 2, 3, 4]),
+    (["a = 1", "[a for b in range(2)]", "class C:\n    c = a", "sorted([], key=lambda d: a)"], [0, 3, 2, 1]),
+    (["import os", "def f(os):\n    return os", "f(1)", "os.name"], [1, 2, 0, 3]),
+    (["def list():\n    pass", "1", "list()"], [1, 0, 2])])
+def test_a_cell_comes_after_what_it_needs_and_else_as_early_as_can_be(sources, order):
+    assert cell_order.last_first(cell_order.needs(sources)) == order
 
 
 def test_a_file_left_behind_and_a_print_that_depends_on_threads_are_caught(tmp_path):

@@ -79,6 +79,12 @@ def test_what_the_files_say_is_what_is_read(write):
     ("layers = 16", "layers = 16\nlayers = 17", 5, "it is not TOML"),
     ("context = 4096", "context = 4096\n[more]\nx = 1", 10, "'more' is not a field"),
     ("context = 4096", "context = nan", 9, "context = nan is not allowed"),
+    ("context = 4096", "experts = 8", 9, "top_k = 0 is not allowed; it must be at least 1 when experts"),
+    ("layers = 16", "layers = [16]", 4, r"layers = \[16\] is not allowed"),
+    ("layers = 16", f"layers = {10**22}", 4, "layers = 10000000000000000000000 is not allowed; it must be at most"),
+    ("context = 4096", "route_scale = nan", 9, "route_scale = nan is not allowed; it must be a finite number"),
+    ("vocabulary = 32000", 'note = """\nlayers = 7\n"""\nvocabulary = -1', 5, "vocabulary = -1 is not allowed"),
+    ("layers = 16", 'note = """\nlayers = 7\n"""\nlayers = -1', 7, "layers = -1 is not allowed"),
 ])
 def test_nonsense_in_a_model_file_gets_an_error_with_the_line(write, old, new, line, words):
     path = write("m.toml", MODEL.replace(old, new))
@@ -95,6 +101,10 @@ def test_nonsense_in_a_model_file_gets_an_error_with_the_line(write, old, new, l
     ("memory_bytes = 40e9", 'nvlink_one_way = "fast"', 3, "nvlink_one_way"),
     ("memory_bytes = 40e9", "efficiency = 2", 3, "efficiency = 2 is not allowed"),
     ("memory_bytes = 40e9", "watts = 400", 3, "'watts' is not a field"),
+    ("memory_bytes = 40e9", "internode_node = nan", 3, "internode_node = nan is not allowed; it must be a finite"),
+    ("memory_bytes = 40e9", "peak_flops = inf", 3, "peak_flops = inf is not allowed"),
+    ("memory_bytes = 40e9", "nvlink_one_way = 1e-300", 3, "nvlink_one_way = 1e-300 is not allowed; it must be"),
+    ("memory_bytes = 40e9", "gpus_per_node = 1.5", 3, "gpus_per_node = 1.5 is not allowed; it must be a whole number"),
     ('machine = "a100"', 'machine = "v100"', 2, "peak_flops is not known"),
 ])
 def test_nonsense_in_a_cluster_file_gets_an_error_with_the_line(write, old, new, line, words):
@@ -143,6 +153,16 @@ def test_names_are_found_whatever_their_case():
     assert named("model", "LLAMA-3-8b", published.models()) == "Llama-3-8B"
     with pytest.raises(ValueError, match="no GPU is named ''"):
         named("GPU", "", published.machines())
+
+
+def test_the_mark_that_some_editors_put_before_a_file_is_no_part_of_it(tmp_path):
+    (tmp_path / "m.toml").write_text("\ufeff" + MODEL, encoding="utf-8")
+    assert files.read_model(tmp_path / "m.toml").layers == 16
+
+
+def test_degrees_that_no_layout_has_are_said(capsys):
+    printed = answer(capsys, "--model", "llama-3-8b", "--gpus", "8", "--gpu", "h100", "--tp", "3", "--dp", "2")
+    assert "No way to lay a model of 32 layers over 8 GPUs has tp = 3, dp = 2" in printed
 
 
 def test_no_plan_at_all_is_an_answer_too(capsys):

@@ -2,6 +2,7 @@
 
 import doctest
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -30,11 +31,20 @@ def test_parts_add_up_and_each_has_its_formula():
     assert found.feasible
     assert found.memory_bytes == sum(found.memory.values())
     assert found.step_seconds == sum(found.time.values())
-    used = {part for part, value in {**found.memory, **found.time}.items() if value}
-    assert used <= set(found.formulas)
-    assert found.formulas["bubble"] is formulas.bubble_time
-    assert found.formulas["activations"] is formulas.kept_none
-    assert found.formulas["pipeline parallel"] is formulas.pipeline_time_interleaved
+    for kind, parts, unit in (("memory", found.memory, "byte"), ("time", found.time, "s")):
+        assert {part for part, value in parts.items() if value} <= set(found.formulas[kind])
+        assert {formula.unit for formula in found.formulas[kind].values()} == {unit}
+    assert found.formulas["time"]["bubble"] is formulas.bubble_time
+    assert found.formulas["memory"]["activations"] is formulas.kept_none
+    assert found.formulas["time"]["pipeline parallel"] is formulas.pipeline_time_interleaved
+
+
+def test_the_optimizer_has_a_formula_of_its_bytes_and_another_of_its_time():
+    found = estimate(LLAMA, Cluster(H100, 512), replace(PLAN, recompute="full", chunks=1, overlap=False))
+    assert found.formulas["memory"]["optimizer"] is formulas.optimizer_bytes
+    assert found.formulas["time"]["optimizer"] is formulas.optimizer_time
+    assert found.formulas["memory"]["recomputed activations"] is formulas.working_full
+    assert found.formulas["time"]["pipeline parallel"] is formulas.pipeline_time_1f1b
 
 
 def test_weights_gradients_and_optimizer_of_one_gpu_are_chapter_5s():
@@ -80,7 +90,7 @@ DEGREE = st.sampled_from([1, 2, 4, 8])
 
 @given(DEGREE, st.sampled_from([1, 2, 4]), DEGREE, st.sampled_from([1, 2, 4]))
 @settings(deadline=None, max_examples=40)
-def test_the_link_of_a_group_is_that_of_the_nodes_it_touches(tp, cp, dp, pp):
+def test_a_group_has_the_links_of_the_nodes_it_touches_and_a_ring_the_ports_of_all_its_ranks_there(tp, cp, dp, pp):
     plan = Plan(tp=tp, cp=cp, dp=dp, pp=pp, batch=64, sequence=8192)
     if plan.gpus > 8 and plan.gpus % 8:
         return
@@ -90,7 +100,30 @@ def test_the_link_of_a_group_is_that_of_the_nodes_it_touches(tp, cp, dp, pp):
         axes = "dp-cp" if axis == "dp" else axis
         nodes = plan.grid.nodes_of_a_group(axes, 8)
         if plan.grid.degree(axes) > 1:
-            assert links[axis][0] == cluster.link(nodes)
+            counts = [Counter(rank // 8 for rank in group) for group in plan.grid.groups(axes)]
+            together = min(min(count.values()) for count in counts) if axis in ("cp", "dp") else 1
+            most = cluster.link(1) if nodes == 1 else min(cluster.link(1), together * cluster.link(2))
+            assert links[axis][0] == most
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([1, 2, 4]))
+@settings(deadline=None, max_examples=30)
+def test_copies_of_experts_have_the_ports_of_the_ranks_that_hold_them_in_a_node(tp, ep, copies):
+    plan = Plan(tp=tp, ep=ep, dp=ep * copies, pp=1, batch=64, sequence=8192)
+    if plan.gpus <= 8 or plan.gpus % 8 or copies == 1:
+        return
+    cluster = Cluster(H100, plan.gpus)
+    found = costs.places(cluster, estimating.columns_of(plan))["edp"][0]
+    counts = [Counter(rank // 8 for rank in group) for group in plan.grid.groups("edp")]
+    together = min(min(count.values()) for count in counts)
+    assert found == min(cluster.link(1), together * cluster.link(2))
+
+
+def test_sharding_over_whole_nodes_has_eight_ports_and_beside_eight_tensor_parallel_ranks_one():
+    cluster = Cluster(H100, 64)
+    for tp, ports in ((1, 8), (2, 4), (8, 1)):
+        plan = Plan(tp=tp, dp=64 // tp, pp=1, batch=64, sequence=8192)
+        assert costs.places(cluster, estimating.columns_of(plan))["dp"][0] == ports * 50e9
 
 
 def test_126_layers_fit_16_stages_when_embedding_and_head_count_as_layers():
@@ -99,6 +132,21 @@ def test_126_layers_fit_16_stages_when_embedding_and_head_count_as_layers():
     assert estimate(shape, Cluster(H100, 8192), plan).problems == ()
     columns = estimating.columns_of(plan)
     assert [int(part[0]) for part in costs.split_layers(126, columns["P"], columns["v"])] == [8, 7, 7, 1]
+
+
+def test_the_fullest_of_uneven_stages_is_the_second_and_no_stage_has_its_layers_and_a_table_too():
+    """Eight layers without a table against seven with one: both for memory and for what is sent and updated."""
+    sizes, cluster = sizes_of(published.model("Llama-3-405B")), Cluster(H100, 8192)
+    plan = Plan(tp=8, pp=16, dp=64, batch=2048, sequence=8192, chunks=8)
+    found = estimate(published.model("Llama-3-405B"), cluster, plan)
+    rank = 8 * (sizes.Psi_t / 8 + sizes.Psi_c)
+    assert found.memory["weights"] == pytest.approx(2 * rank)
+    assert found.memory["activations"] == pytest.approx((16 + 13 / 8) * 8 * 8192 * (8 * sizes.h + sizes.A_i) / 8)
+    micro = sum(found.time[part] for part in costs.MICRO_BATCH) / 32
+    sent = 4 * rank * 63 / 64 / (cluster.efficiency * 50e9)
+    assert found.time["data parallel"] == pytest.approx(sent - micro)
+    moved = rank / 64 * (2 + 2 + 24)
+    assert found.time["optimizer"] == pytest.approx(moved / (cluster.efficiency * H100.memory_bandwidth))
 
 
 @pytest.mark.parametrize(("changes", "words"), [

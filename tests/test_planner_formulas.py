@@ -62,7 +62,7 @@ def test_what_data_parallel_ranks_send_is_chapter_5s_elements(stage):
     psi = zero.Psi
     whole = {planner.ell: 1, planner.Psi_t: psi, planner.Psi_c: 0, planner.Psi_x: 0, planner.Psi_V: 0,
              planner.Psi_o: 0, planner.n_c: 1, t: 1, planner.n_e: 1, planner.Z: stage, zero.b_w: 1, zero.b_g: 1,
-             planner.omega: 1}
+             planner.omega: 1, planner.omega_x: 1}
     assert sympy.simplify(planner.data_time.expression.subs(whole) - zero.ELEMENTS[stage].expression) == 0
 
 

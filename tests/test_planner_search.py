@@ -105,6 +105,15 @@ def test_what_lacks_memory_comes_first_among_the_rejected_fastest_first():
     assert np.isinf(answer.rejected[answer.counts["memory"]].step_seconds)
 
 
+def test_a_cluster_with_too_many_layouts_is_refused_at_once_and_one_degree_makes_them_few():
+    many = Cluster(H100, 720720)
+    with pytest.raises(ValueError, match="gpus = 720720 is not allowed; it must have at most 100000 layouts"):
+        search(LLAMA, many, batch=720720)
+    few = searching.layouts(searching.sizes_of(LLAMA), 720720, {"tp": 8, "cp": 1, "chunks": 1})
+    assert {(t, c, t * c * d * p, v) for t, c, d, p, e, v in few.tolist()} == {(8, 1, 720720, 1)}
+    assert len(few) == 96  # every d that divides 90,090; without experts, ep is 1
+
+
 def test_no_plan_at_all_is_said():
     answer = search(LLAMA, Cluster(H100, 8), batch=8, sequence=8192)
     assert len(answer.plans) == 0

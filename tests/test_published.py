@@ -133,7 +133,8 @@ def test_a_shape_gives_the_computed_parameter_count_exactly(table, row):
 
 
 @pytest.mark.parametrize(("name", "printed_e9", "digits"), [
-    ("GPT-3-175B", 174.6, 1), ("MT-NLG-530B", 530, 0), ("Llama-3-405B", 406, 0), ("Mistral-7B", 7.2, 1),
+    ("GPT-3-175B", 174.6, 1), ("MT-NLG-530B", 530, 0), ("BLOOM-176B", 176.2, 1),
+    ("Llama-3-405B", 406, 0), ("Mistral-7B", 7.2, 1),
     ("gpt-oss-120b", 116.83, 2), ("gpt-oss-20b", 20.91, 2), ("Qwen3-30B-A3B", 30.5, 1), ("Qwen3-235B-A22B", 235, 0)])
 def test_a_shape_gives_the_printed_parameter_count(name, printed_e9, digits):
     assert round(count_parameters(published.model(name)).total / 1e9, digits) == printed_e9
@@ -179,6 +180,10 @@ def test_moe_layers_respect_leading_dense_layers_and_every_nth():
     ("DeepSeek-V3", {"groups_per_token": 9}, "groups_per_token = 9 .* at most expert_groups"),
     ("DeepSeek-V3", {"route_scale": 0}, "route_scale = 0 .* above 0"),
     ("Llama-3-8B", {"shared_experts": 1}, "shared_experts = 1 .* 0 when experts is 0"),
+    ("Llama-3-8B", {"shared_expert_gate": True}, "shared_expert_gate = True .* False when shared_experts is 0"),
+    ("Llama-3-8B", {"layers": 10**22}, "layers = 10000000000000000000000 .* at most 16384"),
+    ("Mixtral-8x7B", {"experts": 2**17}, "experts = 131072 .* at most 65536"),
+    ("Mixtral-8x7B", {"route_scale": float("nan")}, "route_scale = nan .* a finite number above 0"),
     ("Llama-3-8B", {"d_ff": 0}, "d_ff = 0 ")])
 def test_an_impossible_shape_is_refused_by_field_value_and_what_is_allowed(name, change, message):
     with pytest.raises(ValueError, match=message):
@@ -219,7 +224,7 @@ def test_an_impossible_machine_is_refused(change, message):
 # Figures that can be recomputed from their own row ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", published.table("narayanan2021_table1"), ids=lambda r: f"{r['params_B']}B")
+@pytest.mark.parametrize("row", published.table("narayanan2021_table1").rows, ids=lambda r: f"{r['params_B']}B")
 def test_narayanan_table1_is_consistent_with_itself(row):
     replicas, rest = divmod(row["GPUs"], row["TP"] * row["PP"])
     assert rest == 0
@@ -235,7 +240,7 @@ def test_narayanan_table1_is_consistent_with_itself(row):
     assert round(parameters / 1e9, 1) == row["params_B"]
 
 
-@pytest.mark.parametrize("row", published.table("narayanan2021_table2"),
+@pytest.mark.parametrize("row", published.table("narayanan2021_table2").rows,
                          ids=lambda r: f"{r['scheme']}-{r['GPUs']}")
 def test_narayanan_table2_days_follow_from_flops_within_a_day(row):
     layers, h, vocabulary, s, tokens = 96, 12288, 51200, 2048, 300e9
@@ -258,7 +263,7 @@ def test_llama3_mfu_is_tflops_over_the_h100_peak(row):
     assert abs(100 * row["TFLOPs_per_GPU"] / peak - row["MFU_pct"]) < 0.7
 
 
-@pytest.mark.parametrize("row", published.table("korthikanti2022_table5"), ids=lambda r: r["model"])
+@pytest.mark.parametrize("row", published.table("korthikanti2022_table5").rows, ids=lambda r: r["model"])
 def test_korthikanti_speedup_and_mfu_follow_from_the_times(row):
     # The paper divides the time saved by the new time; its times are rounded to 0.01 s.
     assert abs(100 * (row["t_full_s"] / row["t_present_s"] - 1) - row["speedup_pct"]) < 0.15
@@ -269,6 +274,37 @@ def test_korthikanti_speedup_and_mfu_follow_from_the_times(row):
     model_flops = 72 * batch * layers * s * h**2 * (1 + s / (6 * h) + vocabulary / (12 * h * layers))
     mfu = 100 * model_flops / (row["t_present_s"] * row["GPUs"] * peak)
     assert abs(mfu - row["MFU"]) < 0.1
+
+
+@pytest.mark.parametrize("row", [*published.table("bloom_configurations").rows, published.table("runs_3d").row(
+    run="BLOOM 176B") | {"seconds": 104.70}], ids=lambda row: f"{row['seconds']}")
+def test_blooms_flops_follow_from_its_seconds(row):
+    # The program counts FLOPs by equation 3 of arXiv:2104.04473, with recomputation.
+    layers, h, vocabulary, s = 70, 14336, 250880, 2048
+    flops = 96 * row["sequences"] * s * layers * h**2 * (1 + s / (6 * h) + vocabulary / (16 * layers * h))
+    assert flops / (384 * row["seconds"] * 1e12) == pytest.approx(row["TFLOPs_per_GPU"], rel=0.005)
+    assert row["TP"] * row["PP"] * row["DP"] == 384
+
+
+def test_deepseek_v3s_steps_and_days_are_the_same_speed():
+    for row in published.table("deepseek_v3_step"):
+        assert 15360 * 4096 / row["seconds"] * 86400 / 1e9 == pytest.approx(row["tokens_a_day_B"], abs=0.02)
+        peak = published.machine("H100").peak_flops  # an H800 computes as an H100 does
+        assert 100 * row["tokens_a_day_B"] * 1e9 / 86400 * 250e9 / (2048 * peak) == pytest.approx(
+            row["MFU_causal_pct"], rel=0.005)
+
+
+def test_the_printed_totals_of_trainings_agree_with_themselves():
+    totals = {row["run"]: row for row in published.table("training_totals")}
+    for name, parameters in (("GPT-3 175B", 174.6e9), ("Narayanan 1T", 1008e9), ("BLOOM 176B", 167e9)):
+        row = totals[name]
+        days = 8 * row["tokens_B"] * 1e9 * parameters / (row["GPUs"] * row["TFLOPs_per_GPU"] * 1e12) / 86400
+        assert days == pytest.approx(row["days"], rel=0.01)
+    assert totals["DeepSeek-V3"]["GPU_hours_M"] == pytest.approx(0.18 * totals["DeepSeek-V3"]["tokens_B"] / 1000)
+    days_of_1e12_tokens = 180_000 / 2048 / 24
+    assert days_of_1e12_tokens == pytest.approx(3.7, abs=0.05)
+    llama_flops = 6 * 405e9 * 15.6e12
+    assert llama_flops == pytest.approx(totals["Llama 3 405B"]["FLOPs"], rel=0.01)
 
 
 def test_zero_bubble_rates_lie_above_the_ideal_for_1f1b():

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import nbclient
 import nbformat
@@ -18,8 +20,13 @@ import rank_programs as programs
 import torch
 
 from scalebook import ranks
+from scalebook.book import execute
 
+TESTS = os.path.dirname(os.path.abspath(__file__))
 PROMPT_S = 1.5  # measured 0.25 s; the machine may be busy
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has what this needs")
 
 
 def descendants_of_servers():
@@ -69,10 +76,16 @@ def test_one_rank_is_enough():
 
 def test_tensors_larger_than_a_pipe_come_back_exactly():
     elements = 500_000
-    before = set(os.listdir("/dev/shm"))
+    before = shared_memory()
     for rank, tensor in enumerate(ranks.run(programs.big_tensor, 3, elements)):
         assert torch.equal(tensor, torch.arange(elements, dtype=torch.float64) + rank)
-    assert {name for name in set(os.listdir("/dev/shm")) - before if "torch" in name} == set()
+    assert shared_memory() - before == set()
+
+
+def shared_memory():
+    """PyTorch's files in the memory that processes share, where the system shows such files."""
+    folder = Path("/dev/shm")
+    return {path.name for path in folder.iterdir() if "torch" in path.name} if folder.exists() else set()
 
 
 def test_nothing_that_a_rank_prints_reaches_the_screen(capfd):
@@ -98,6 +111,77 @@ def test_two_threads_can_run_ranks_at_once(monkeypatch):
 def test_a_child_that_a_rank_started_is_ended_with_it():
     pids = ranks.run(programs.leave_a_child, 2)
     wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
+@linux
+def test_a_process_with_a_session_of_its_own_is_ended_too_before_the_run_returns():
+    started = [pid for pids in ranks.run(programs.leave_a_session, 2) for pid in pids]
+    assert len(set(started)) == 4
+    assert not any(psutil.pid_exists(pid) for pid in started)
+
+
+@linux
+def test_it_is_ended_after_a_failure_as_well():
+    with pytest.raises(ranks.RankError, match="ZeroDivisionError") as caught:
+        ranks.run(programs.leave_a_session, 1, 0)
+    own, orphan = map(int, re.search(r"ZeroDivisionError: (\d+) (\d+)", str(caught.value)).groups())
+    assert not psutil.pid_exists(own)
+    assert not psutil.pid_exists(orphan)
+
+
+def test_a_port_that_is_taken_is_not_needed(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        assert [rank for rank, *_ in ranks.run(programs.identity, 3)] == [0, 1, 2]
+
+
+NO_FILES = """
+    import psutil, resource, rank_programs
+    from scalebook import ranks
+    ranks.run(rank_programs.identity, 1)  # Python's search for a folder of temporary files is behind us
+    for process in [psutil.Process(), *psutil.Process().children()]:
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
+    results = ranks.run(rank_programs.big_tensor, 4, 500_000)
+    print([int(tensor[-1]) for tensor in results])
+"""
+
+
+@linux
+def test_a_run_writes_no_byte_to_a_file_so_a_full_shared_memory_or_disk_does_not_stop_it(tmp_path):
+    code, out, err, left = run_script(tmp_path, NO_FILES)
+    assert (code, err) == (0, "")
+    assert out == "[499999, 500000, 500001, 500002]\n"
+    assert [path for path in left if path.stat().st_size] == []
+
+
+@linux
+def test_what_a_rank_cannot_write_is_told_in_its_words():
+    with pytest.raises(ranks.RankError, match=r"rank 1 of 2 raised OSError: .*No space left on device"):
+        ranks.run(programs.write_to_a_full_device, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_fifty_runs_in_a_row_leave_nothing_open():
+    """Good runs, failures, deaths and deadlines in turn, and the parent has what it had before."""
+    ranks.run(programs.identity, 1)  # the server is there to stay
+    process = psutil.Process()
+    before = process.num_fds(), process.num_threads(), len(process.children(recursive=True))
+    for turn in range(50):
+        kind = turn % 5
+        if kind == 0:
+            with pytest.raises(ranks.RankError, match="rank 2 of 4 raised ZeroDivisionError"):
+                ranks.run(programs.raise_on, 4, [2], [0])
+        elif kind == 1:
+            with pytest.raises(ranks.RankError, match="rank 1 of 4 ended with exit code 3"):
+                ranks.run(programs.exit_on, 4, 1, 3)
+        elif kind == 2:
+            with pytest.raises(ranks.RankTimeout, match="had not finished after 2 s"):
+                ranks.run(programs.never_join, 4, 3, timeout=2)
+        else:
+            assert [rank for rank, *_ in ranks.run(programs.identity, 4)] == [0, 1, 2, 3]
+        assert (process.num_fds(), process.num_threads(), len(process.children(recursive=True))) == before
 
 
 # Failures
@@ -342,7 +426,7 @@ def run_script(tmp_path, source, *, kill_after=None, interrupt_after=None):
     marker = f"scalebook-test-{os.getpid()}-{time.monotonic_ns()}"
     environment = {
         **os.environ, "TMPDIR": str(temporary), "SCALEBOOK_MARKER": marker,
-        "PYTHONPATH": os.path.dirname(__file__), "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": os.pathsep.join([TESTS, os.path.dirname(TESTS)]), "PYTHONDONTWRITEBYTECODE": "1",
     }
     process = subprocess.Popen(
         [sys.executable, script], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -352,7 +436,12 @@ def run_script(tmp_path, source, *, kill_after=None, interrupt_after=None):
             wait_until((tmp_path / "running").exists, 20)
             time.sleep(delay)
             process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    try:
+        out, err = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:  # a script that hangs fails its own test, and not the next ones
+        process.kill()
+        process.communicate()
+        raise
     wait_until(lambda: not family(marker))
     return process.returncode, out, err, list(temporary.iterdir())
 
@@ -416,7 +505,7 @@ def test_ranks_run_from_a_notebook_and_print_nothing_into_it(tmp_path):
         "import psutil\n[child for server in psutil.Process().children() for child in server.children()]",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbclient.NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    execute.start(nbclient.NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}}))
     outputs = [cell.outputs for cell in notebook.cells]
     assert outputs[1][0]["data"]["text/plain"] == "[None, None]"
     assert len(outputs[1]) == 1

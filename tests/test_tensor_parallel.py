@@ -195,7 +195,7 @@ def test_dropout_keeps_the_mean_and_its_mask_in_one_byte_an_element():
 
 def test_the_cut_of_a_name_is_one_of_its_layer():
     shape = tp.Shape(activation="swiglu")
-    assert sharding.cut_of("mlp.up.bias", shape)[0] is tp.shard_gate_up
+    assert sharding.cut_of("mlp.up.bias", shape)[0] is sharding.shard_gate_up
     assert sharding.cut_of("blocks.1.mlp.down.bias", shape) is None
     assert sharding.cut_of("blocks.1.attention_norm.weight", shape) is None
-    assert sharding.cut_of("embedding.weight", shape)[0] is tp.shard_columns
+    assert sharding.cut_of("embedding.weight", shape)[0] is sharding.shard_columns

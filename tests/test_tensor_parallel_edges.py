@@ -84,7 +84,8 @@ def test_what_cannot_be_cut(call, message):
     (lambda: tp.Block("big"), "shape = 'big' is not allowed"), (lambda: tp.Transformer(1), "shape = 1 is not allowed"),
     (lambda: tp.recompute(torch.nn.Linear(1, 1), X), "block = Linear.* is not allowed; it must be a ParallelBlock"),
     (lambda: tp.sum_copies("model"), "model = 'model' is not allowed"),
-    (lambda: tp.causal_attention(*[torch.ones(2, 1, 3, 4)] * 2, torch.ones(2, 1, 1, 4)), "q, k, v = .* not allowed"),
+    (lambda: tp.causal_attention(*[torch.ones(2, 1, 3, 4)] * 2, torch.ones(2, 1, 1, 4)),
+     "v_SBGK has the shape .* but k_SBGK has the shape"),
     (lambda: tp.causal_attention(torch.ones(2, 1, 3, 4), *[torch.ones(2, 1, 2, 4)] * 2), "H a multiple of G"),
     (lambda: tp.RandomStreams(-1, 0), "seed = -1 is not allowed"),
     (lambda: tp.RandomStreams(2**40, 0), "seed = .* is not allowed; seed must be below 1099511627776"),
@@ -109,15 +110,15 @@ def test_what_no_layer_can_be(call, message):
 @pytest.mark.parametrize(("tokens", "message"), [
     (torch.tensor([[8]]), "tokens from 8 to 8 are not allowed; they must be from 0 to below 8"),
     (torch.tensor([[-1]]), "tokens from -1 to -1 are not allowed"),
-    (torch.tensor([[1.0]]), "tokens = .* is not allowed; it must be a tensor of whole numbers"),
+    (torch.tensor([[1.0]]), "(tokens|targets) = .* is not allowed; it must be a tensor of whole numbers"),
 ])
 def test_tokens_that_no_rank_has(tokens, message):
     with pytest.raises(ValueError, match=message):
         tp.VocabularyParallelEmbedding(8, 2, REGION)(tokens)
     with pytest.raises(ValueError, match=message):
         tp.vocabulary_parallel_cross_entropy(torch.zeros(1, 1, 8), tokens)
-    with pytest.raises(ValueError, match=r"targets = .* is not allowed; its shape must be"):
-        tp.vocabulary_parallel_cross_entropy(torch.zeros(1, 2, 8), tokens)
+    with pytest.raises(ValueError, match=r"targets_SB has the shape .* but logits_SBv has the shape"):
+        tp.vocabulary_parallel_cross_entropy(torch.zeros(1, 2, 8), tokens.long())
 
 
 def test_no_tokens_at_all_are_fine():

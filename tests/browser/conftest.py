@@ -7,14 +7,16 @@ from playwright.sync_api import sync_playwright
 
 from tests.browser.looks import kept_open
 from tests.browser.moving import Explorer
+from tests.browser.opening import DRAWN
 from tests.browser.site_pages import MISSING, SITE, Figure, served
 from tests.chromium import chromium
 
 HERE = Path(__file__).parent
 # What a page is like when it is opened comes before what it is like when it is used, and what measures comes last.
-LAST = ("test_pages", "test_explorers_draw", "test_speed")
+LAST = ("test_pages", "test_explorers_used", "test_explorers_draw", "test_speed")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     """Put the tests that look at one page one after the other, and on one worker."""
     own = [position for position, item in enumerate(items) if item.path.parent == HERE]
@@ -67,15 +69,27 @@ def opened(browser, site):
 
 
 @pytest.fixture
+def visit(opened):
+    """A function that opens a page in a look, or finds it open, and waits until all of its explorers are drawn."""
+    def open_page(name, look):
+        page, watch = opened(name, look)
+        if not page.evaluate(DRAWN):
+            for figure in page.locator("figure.explorer").all():
+                figure.scroll_into_view_if_needed()
+            page.wait_for_function(DRAWN)
+        return page, watch
+
+    return open_page
+
+
+@pytest.fixture
 def explorer(opened, request):
     """The explorer that a test asks for by parameter, in a page that the tests share.
 
     Before the test and after it the controls stand where the page has them at first.
     """
     page, watch = opened(request.param.page)
-    found = Explorer(page, request.param)
-    found.first = page.first_positions.setdefault(request.param.identity, found.first)
-    found.reset()
+    found = Explorer.kept(page, request.param)
     yield found
     found.reset()
     assert watch.clean(), watch

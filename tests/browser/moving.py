@@ -17,6 +17,12 @@ PUT = """(moves) => {
     input.dispatchEvent(new Event("input", { bubbles: true }));
   }
 }"""
+# As a reader who comes to an input by keyboard: it is focused, and says where it stands.
+FOCUS = """(identity) => {
+  const input = document.getElementById(identity);
+  input.focus();
+  return input.type === "checkbox" ? input.checked : Number(input.value);
+}"""
 STAND = """(identities) => identities.map((identity) => {
   const input = document.getElementById(identity);
   return input.type === "checkbox" ? input.checked : Number(input.value);
@@ -76,6 +82,14 @@ class Explorer:
         stand = dict(zip(identities, page.evaluate(STAND, identities), strict=True))
         self.first = {one.signal: stand[one.identity] for one in figure.inputs}
 
+    @classmethod
+    def kept(cls, page, figure):
+        """An explorer of a page that tests share: its first positions are those of the page as it was opened."""
+        found = cls(page, figure)
+        found.first = page.first_positions.setdefault(figure.identity, found.first)
+        found.reset()
+        return found
+
     def input(self, one):
         """The locator of an input."""
         return self.page.locator(f"[id='{one.identity}']")
@@ -96,8 +110,8 @@ class Explorer:
         elif one.kind == "select":
             element.select_option(index=position)
         else:
-            element.focus()
-            self.page.keyboard.press("ArrowRight" if position > self.stands(one) else "ArrowLeft")
+            stood = self.page.evaluate(FOCUS, one.identity)
+            self.page.keyboard.press("ArrowRight" if position > stood else "ArrowLeft")
         stands = self.stands(one)
         assert stands == position, f"{one.identity} was moved to {position} and stands at {stands}"
 

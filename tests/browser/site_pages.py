@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,8 +11,12 @@ from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(os.environ.get("SCALEBOOK_SITE", ROOT / "_build" / "html"))  # another built copy can be tested too
+# One page of each kind: every run tries these in every way, and all pages are tried so where there is time.
+ONE_OF_EACH = ("index.html", "search.html", "chapters/04_pipeline_parallelism.html", "chapters/notation.html")
 MISSING = f"the book is not built: run `make book` first (there is no {SITE.name}/index.html in {SITE.parent.name}/)"
 
 
@@ -43,6 +48,16 @@ class Figure:
     def name(self):
         """The name that the author gave it."""
         return self.identity.removeprefix("explorer-")
+
+    @property
+    def is_shown_again(self):
+        """Whether it stands on a page that shows a chapter's explorer once more, and not in the chapter."""
+        return not self.page.startswith("chapters/")
+
+    @property
+    def label(self):
+        """What a test of it is called."""
+        return f"{self.page.removesuffix('.html')}-{self.name}" if self.is_shown_again else self.name
 
 
 class _Figures(HTMLParser):
@@ -93,9 +108,32 @@ def pages():
     return sorted(str(path.relative_to(SITE)) for path in SITE.rglob("*.html") if "_static" not in path.parts)
 
 
+def others_slow(names, kept=ONE_OF_EACH):
+    """Return names of pages as a test's parameters: every run tries the `kept`, `make test-all` the others too.
+
+    Raises ValueError when one to keep is not there, for then no run would try it.
+    """
+    lost = set(kept) - set(names)
+    if lost and pages():
+        raise ValueError(f"kept = {kept} is not allowed: the site has no {', '.join(sorted(lost))}")
+    return [name if name in kept else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 def explorers():
     """Return every explorer of the site."""
     return [figure for page in pages() for figure in explorers_of(SITE / page, page)]
+
+
+def originals():
+    """Return every explorer of the chapters, and not where another page shows one of them again."""
+    return [figure for figure in explorers() if not figure.is_shown_again]
+
+
+def html_of(figure):
+    """Return a figure's HTML without its caption, which a page words anew, and as from the site's first folder."""
+    text = (SITE / figure.page).read_text(encoding="utf-8")
+    [found] = re.findall(rf'<figure class="explorer" id="{figure.identity}".*?</figure>', text, re.S)
+    return re.sub(r"<figcaption>.*?</figcaption>", "", found, flags=re.S).replace('"../_images/', '"_images/')
 
 
 class _Quiet(SimpleHTTPRequestHandler):

@@ -7,10 +7,10 @@ import pytest
 
 from tests.browser.moving import steps
 from tests.browser.oracles import ORACLES
-from tests.browser.site_pages import MISSING, SITE, explorers
+from tests.browser.site_pages import MISSING, SITE, explorers, html_of, originals
 
 pytestmark = pytest.mark.browser
-FIGURES = explorers()
+FIGURES = originals()
 CONTROLS = [(figure, one) for figure in FIGURES for one in figure.inputs]
 
 
@@ -21,7 +21,14 @@ def test_every_explorer_has_an_oracle_and_every_oracle_an_explorer():
     assert set(names) == set(ORACLES)
 
 
-@pytest.mark.parametrize("explorer", FIGURES, indirect=True, ids=[figure.name for figure in FIGURES])
+@pytest.mark.parametrize("figure", [one for one in explorers() if one.is_shown_again], ids=lambda one: one.label)
+def test_an_explorer_that_another_page_shows_again_is_the_chapters_to_the_letter(figure):
+    """So what is proved of the chapter's own holds for it."""
+    [original] = [one for one in FIGURES if one.name == figure.name]
+    assert html_of(figure) == html_of(original)
+
+
+@pytest.mark.parametrize("explorer", FIGURES, indirect=True, ids=lambda figure: figure.label)
 def test_an_explorer_first_shows_what_python_computes(explorer):
     assert explorer.wrong(ORACLES[explorer.figure.name]) == []
     assert explorer.pixels() == explorer.pixels(), "the chart must stand still, or a change would prove nothing"

@@ -7,6 +7,7 @@ import ipywidgets as widgets
 import pytest
 
 from scalebook.explorer import explore
+from tests.browser.conftest import HERE, page_of
 from tests.browser.drawn import differences
 from tests.browser.moving import Explorer, steps
 from tests.browser.oracles import percent, significant
@@ -34,25 +35,29 @@ def oracle(P, **_):
     return {"marks": [{"x": m, "y": P * m, "color": "odd" if m % 2 else "even"} for m in NUMBERS]}
 
 
+@pytest.fixture(scope="module")
+def window(browser):
+    """A window for all pages of the tests, and what they did wrong."""
+    page, watch = watched_page(browser, viewport={"width": 900, "height": 700})
+    yield page, watch
+    page.context.close()
+
+
 @pytest.fixture
-def problems(browser, tmp_path):
+def problems(window, tmp_path):
     """A function that writes an explorer as a page and returns what the tests find wrong with its control P."""
-    made = []
+    page, watch = window
 
     def find(built, expected=oracle, change=lambda html: html, control="P"):
         page_file, (figure,) = write_page(tmp_path, built)
         page_file.write_text(change(page_file.read_text(encoding="utf-8")), encoding="utf-8")
-        page, watch = watched_page(browser, viewport={"width": 900, "height": 700})
-        made.append(page)
         page.goto(page_file.as_uri())
         found = Explorer(page, figure)
         result = check_control(found, next(one for one in figure.inputs if one.name == control), expected)
         assert watch.clean(), watch
         return result
 
-    yield find
-    for page in made:
-        page.context.close()
+    return find
 
 
 def small(drawing=None, enabled=None, **controls):
@@ -231,6 +236,13 @@ def test_differences_find_the_least_change():
         assert len(differences(wrong, shown)) == 1, (channel, value)
     with pytest.raises(ValueError, match="must all have the same channels"):
         differences({"marks": [{"x": 1}, {"y": 2}]}, shown)
+
+
+def test_the_tests_that_look_at_one_page_run_on_one_worker(request):
+    grouped = [item for item in request.session.items if item.path.parent == HERE and page_of(item)]
+    assert [item.get_closest_marker("xdist_group").args for item in grouped] == [(page_of(item),) for item in grouped]
+    if request.config.getoption("loadgroup", default=False):  # xdist then writes the group behind the test's name
+        assert [item.nodeid for item in grouped if not item.nodeid.endswith(f"@{page_of(item)}")] == []
 
 
 def test_steps_are_taken_at_the_first_the_middle_and_the_last_position():

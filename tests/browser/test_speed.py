@@ -3,12 +3,12 @@
 import pytest
 
 from tests.browser.looks import kept_open
-from tests.browser.site_pages import explorers
+from tests.browser.site_pages import originals
 from tests.browser.speed import FRAME, measure, unlimited_chromium
 from tests.chromium import watched_page
 
 pytestmark = [pytest.mark.browser, pytest.mark.alone]
-FIGURES = explorers()
+FIGURES = originals()
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +42,12 @@ def test_frames_come_without_waiting_for_a_display(unlimited, site):
     assert frames < 60 * FRAME / 2, "60 frames take far less than a second, or the wait would be measured too"
 
 
-@pytest.mark.parametrize("figure", FIGURES, ids=[figure.name for figure in FIGURES])
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.label)
 def test_a_change_is_drawn_within_one_frame(in_time, measured_again, figure):
     page, watch = in_time(figure.page)
-    # Other work on the machine can only make it slower, so a slow measurement is taken again, twice at most.
-    for _ in range(3):
-        timing = measure(page, figure)
+    # Other work on the machine can only make it slower, so a slow measurement is taken again, and longer.
+    for rounds in (1, 3, 3):
+        timing = measure(page, figure, rounds=rounds)
         if timing.p95 <= FRAME:
             break
         measured_again(f"p50 {timing.p50:.1f} ms, p95 {timing.p95:.1f} ms; the limit is {FRAME:.1f} ms")

@@ -7,6 +7,7 @@ import socket
 import psutil
 import pytest
 
+from scalebook.book import notebooks
 from tests.browser.drawn import drawn
 from tests.browser.site_pages import ROOT
 from tests.chromium import chromium, watched_page
@@ -15,6 +16,8 @@ from tests.live.lab import ask, jupyter_lab, open_notebook, run_all
 # One JupyterLab serves all chapters, so they stay on one worker.
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600), pytest.mark.xdist_group("JupyterLab")]
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
+# To run a chapter takes up to a minute: every run tries these, `make test-all` all.
+ALWAYS = ("00_collectives", "04_pipeline_parallelism")
 # Run once a chapter, since it looks at every object of the kernel: the explorers on show, by name. More than one copy
 # of a name would be two views of one box.
 FIND = """
@@ -44,7 +47,8 @@ def browser():
         yield started
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=[path.stem for path in CHAPTERS])
+@pytest.mark.parametrize("chapter", [
+    pytest.param(path, id=path.stem, marks=[] if path.stem in ALWAYS else pytest.mark.slow) for path in CHAPTERS])
 def test_sliders_and_python_move_the_charts_of_a_chapter(lab, browser, chapter):
     page, watch = watched_page(browser, viewport={"width": 1400, "height": 1000})
     try:
@@ -54,10 +58,15 @@ def test_sliders_and_python_move_the_charts_of_a_chapter(lab, browser, chapter):
         assert len(explorers) >= (1 if chapter.stem.startswith("00") else 3), "a chapter has at least three explorers"
         for name, words in explorers.items():
             check_explorer(page, name, words)
+        check_predictions(page, chapter)
         assert watch.foreign == []
         assert [error for error in watch.errors if "explorer" in error.lower() or "vega" in error.lower()] == []
     finally:
         page.context.close()
+
+
+def test_the_chapters_that_every_run_tries_are_there():
+    assert set(ALWAYS) < {path.stem for path in CHAPTERS}
 
 
 def check_explorer(page, name, words):
@@ -98,6 +107,17 @@ print(json.dumps([c.name, c.trait, [c.positions[0], c.positions[1], c.positions[
     value = wait_for(lambda: json.loads(ask(page, read))[0] != positions[1], True)
     assert value, "Python reads what was dragged"
     assert dragged != first
+
+
+def check_predictions(page, chapter):
+    """Open every choice of the chapter's last prediction; all predictions are there."""
+    groups = page.locator(".jp-OutputArea .prediction")
+    assert groups.count() == sum(cell["id"].startswith("predict-") for cell in notebooks.read(chapter).cells)
+    for folded in groups.last.locator("details").all():
+        assert folded.locator("p").is_hidden()
+        folded.locator("summary").click()
+        assert folded.locator("p").is_visible()
+        assert folded.locator("summary").bounding_box()["height"] >= 40, "the style sheet came along"
 
 
 def nine_digits(value):

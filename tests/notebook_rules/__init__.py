@@ -3,7 +3,7 @@
 `RULES` holds them all. What a rule needs beside the notebook, the chapter's name, comes as its second argument.
 """
 
-from tests.notebook_rules import outputs, sources, structure
+from tests.notebook_rules import outputs, predictions, sources, structure
 
 RULES = [
     # what is stored
@@ -29,6 +29,8 @@ RULES = [
     # how the chapter is built
     structure.sections_stand_in_order,
     structure.explorers_have_prediction_and_notice,
+    predictions.explorers_have_a_prediction,
+    predictions.predictions_are_computed_and_hidden,
     structure.exercises_have_solutions,
     structure.code_is_not_nested,
     structure.derivation_and_validation_assert,

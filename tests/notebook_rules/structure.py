@@ -9,7 +9,7 @@ from tests.notebook_rules.common import calls, headings, section, shows_explorer
 SECTIONS = ("The question", "Derive", "Build", "Validate", "Explore", "The trap", "In the wild", "History",
             "Exercises", "In one breath")
 EXPLORERS = {"01_sparse_moe": 5, "02_quantization": 5, "03_tensor_parallelism": 4, "04_pipeline_parallelism": 4,
-             "05_zero": 4}
+             "05_zero": 4, "06_3d_parallelism": 5}
 EXPLORERS_LEAST = 3
 EXERCISES_LEAST = 6
 CHECKED_LEAST = 2

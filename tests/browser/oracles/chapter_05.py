@@ -9,7 +9,7 @@ from scalebook.formulas import zero as formulas
 from tests.browser.oracles import oracle, significant
 
 STAGES = (0, 1, 2, 3)
-CARDS = {80: "A100 and H100", 192: "B200"}
+CARDS = {80: "A100 and H100", 180: "B200"}
 
 
 def exact(number):

@@ -24,7 +24,7 @@ def rank_cube(tp, dp, pp, order, rank):
     degrees = {"tp": tp, "dp": dp, "pp": pp}
     grid = RankGrid(**degrees, order=order)
     places = [{axis: grid.coordinates(one)[axis] for axis in degrees} for one in range(grid.world_size)]
-    rank = min(rank, grid.world_size - 1)
+    rank %= grid.world_size
     groups = {axis: grid.group_of(rank, axis) for axis in degrees}
     lines, edges, words = [], [], [f"rank {rank} of {grid.world_size}: TP {places[rank]['tp']}, "
                                    f"DP {places[rank]['dp']}, PP {places[rank]['pp']}"]
@@ -78,19 +78,19 @@ def plan_memory(model, tp, pp, dp, zero, micro_batch, sequence, recompute):
         totals.append(end)
         labels.append({"y": name, "text": f"{significant(end)} GB{', cut off' if end > 240 else ''}"})
     gpus, layers, most = tp * pp * dp, shape_of(model).layers, max(totals)
-    fits = "fits 80 GB" if most <= 80 else "fits 192 GB, not 80" if most <= 192 else "fits no card here"
+    fits = "fits 80 GB" if most <= 80 else "fits 180 GB, not 80" if most <= 180 else "fits no card here"
     last = (f"ZeRO-{zero} is not used with a pipeline" if zero >= 2 and pp > 1
             else f"{layers} layers, " + (f"{layers // pp} on each stage" if layers % pp == 0 else
                                          f"{(layers + 2) // pp - 1} on the first and on the last stage"))
     words = [f"{gpus} GPU{'s' if gpus > 1 else ''}, {pp} micro-batch{'es' if pp > 1 else ''} in flight",
              f"the fullest GPU needs {significant(most)} GB: {fits}", last]
-    return {"part": bars, "label": labels, "card": [{"x": 80}, {"x": 192}],
-            "cardname": [{"x": 80, "text": "A100 and H100"}, {"x": 192, "text": "B200"}],
+    return {"part": bars, "label": labels, "card": [{"x": 80}, {"x": 180}],
+            "cardname": [{"x": 80, "text": "A100 and H100"}, {"x": 180, "text": "B200"}],
             "words": [{"text": "\n".join(words)}]}
 
 
 def stage_memories(model, tp, pp, dp, zero, micro_batch, sequence, recompute):
-    """Bytes by part on the first and the last stage, by the planner; its estimate is the larger of the two."""
+    """Bytes by part on the first, the second and the last stage, by the planner; its estimate is the largest."""
     from scalebook.planner import costs
     from scalebook.planner.estimating import columns_of
     from scalebook.planner.plans import all_recipes
@@ -100,10 +100,12 @@ def stage_memories(model, tp, pp, dp, zero, micro_batch, sequence, recompute):
     sizes, columns = sizes_of(shape_of(model)), columns_of(plan)
     values = {**sizes.layer, **columns, **all_recipes()[plan.recipe].sizes, "s": sequence, "epsilon": 2, "M": pp,
               "A_o": sizes.A_o["fused"], "A_s": sizes.A_s["fused"], "n_s": tp}
-    _, first, last, _ = costs.split_layers(sizes.L, columns["P"], columns["v"])
-    stages = costs.stages_of(sizes, columns["P"], first, last)
+    layers = costs.split_layers(sizes.L, columns["P"], columns["v"])[:3]
+    stages = costs.stages_of(sizes, columns["P"], *layers)
     found = {f"{name} stage": {part: float(value[0]) for part, value in memory_of_stage({**values, **stage}).items()}
              for name, stage in stages.items()}
+    if pp <= 2:
+        del found["second stage"]  # there is none between the first and the last
     whole = planned(model, "H100", max(8, tp * pp * dp), plan.batch, tp=tp, pp=pp, dp=dp, sequence=sequence,
                     micro_batch=micro_batch, zero=zero, recompute=plan.recompute)
     largest = max(sum(memory.values()) for memory in found.values())
