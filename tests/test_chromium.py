@@ -1,6 +1,9 @@
 """Where a Chromium is looked for, also on a Mac, and what is said where there is none."""
 
+from pathlib import Path
+
 import pytest
+from playwright.sync_api import sync_playwright
 
 from scalebook.book import chromium
 
@@ -46,3 +49,12 @@ def test_without_one_and_without_a_way_to_get_one_the_command_says_what_to_do(mo
     monkeypatch.setattr(chromium, "get_chromium", lambda: None)
     with pytest.raises(SystemExit, match=r"install Chromium or Google Chrome, or set CHROMIUM .*Contents/MacOS/"):
         chromium.main()
+
+
+def test_playwright_s_own_is_found_while_playwright_runs():
+    with sync_playwright() as running:
+        assert chromium.find_chromium(running) is None
+        with pytest.raises(RuntimeError, match="no Chromium: run"), chromium.chromium(playwright=running):
+            pass
+        program(Path(running.chromium.executable_path).parent, Path(running.chromium.executable_path).name)
+        assert chromium.find_chromium(running) == running.chromium.executable_path

@@ -26,8 +26,11 @@ MISSING = ("No Chromium was found and none could be installed: install Chromium 
            f"or set CHROMIUM to the path of its program (on a Mac that ends in {APPLICATION}).")
 
 
-def find_chromium():
-    """Return the path of a Chromium: $CHROMIUM, one on the PATH, a Mac's application, Playwright's own; or None."""
+def find_chromium(playwright=None):
+    """Return the path of a Chromium: $CHROMIUM, one on the PATH, a Mac's application, Playwright's own; or None.
+
+    A process runs one Playwright at a time: give the one that runs, if any.
+    """
     from playwright.sync_api import sync_playwright
 
     chosen = os.environ.get("CHROMIUM")
@@ -39,8 +42,8 @@ def find_chromium():
     for candidate in (*ON_PATH, *MAC):
         if shutil.which(candidate):
             return shutil.which(candidate)
-    with sync_playwright() as playwright:
-        own = playwright.chromium.executable_path
+    with nullcontext(playwright) if playwright else sync_playwright() as running:
+        own = running.chromium.executable_path
     return own if Path(own).exists() else None
 
 
@@ -65,7 +68,7 @@ def chromium(*flags, playwright=None):
     """
     from playwright.sync_api import sync_playwright
 
-    path = find_chromium()
+    path = find_chromium(playwright)
     if path is None:
         raise RuntimeError("no Chromium: run `python -m scalebook.book.chromium`")
     with nullcontext(playwright) if playwright else sync_playwright() as running:

@@ -166,7 +166,13 @@ function loadScript(source) {
 // as soon as it is there. Until then a page that bears the class "opening" lays out only what is near the window.
 function start(ownSource) {
   let vega = null;
-  const fetchVega = () => { vega ??= loadScript(new URL("vega.js", ownSource).href); return vega; };
+  const fetchVega = () => {
+    vega ??= loadScript(new URL("vega.js", ownSource).href).catch((error) => {
+      vega = null;  // the next explorer tries again
+      throw error;
+    });
+    return vega;
+  };
   const reveal = async (figure) => {
     try {
       await fetchVega();

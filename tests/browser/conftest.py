@@ -7,7 +7,7 @@ from playwright.sync_api import sync_playwright
 
 from tests.browser.looks import kept_open
 from tests.browser.moving import Explorer
-from tests.browser.opening import DRAWN
+from tests.browser.opening import draw_all
 from tests.browser.site_pages import MISSING, SITE, Figure, served
 from tests.chromium import chromium
 
@@ -73,10 +73,7 @@ def visit(opened):
     """A function that opens a page in a look, or finds it open, and waits until all of its explorers are drawn."""
     def open_page(name, look):
         page, watch = opened(name, look)
-        if not page.evaluate(DRAWN):
-            for figure in page.locator("figure.explorer").all():
-                figure.scroll_into_view_if_needed()
-            page.wait_for_function(DRAWN)
+        draw_all(page)
         return page, watch
 
     return open_page

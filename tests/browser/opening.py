@@ -30,16 +30,18 @@ window.ownReady = new Promise((done) => {
   }).observe(document, { subtree: true, childList: true, attributes: true, attributeFilter: ["data-state"] });
 });
 """
+# A reader sees each place before going on: the browser tells what came near only when it makes a picture.
 READ_ON = """async () => {
   const step = innerHeight * 0.8;
   for (let top = 0; top < document.documentElement.scrollHeight; top += step) {
     scrollTo({ top, behavior: "instant" });
-    await new Promise((done) => setTimeout(done, 50));
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))));
   }
 }"""
 HEIGHTS = """() => Object.fromEntries([...document.querySelectorAll("figure.explorer")].map(
   (one) => [one.id, { drawn: "state" in one.dataset, height: one.getBoundingClientRect().height }]))"""
-DRAWN = "() => [...document.querySelectorAll('figure.explorer')].every((one) => one.dataset.state === 'ready')"
+ENDED = "(figure) => ['ready', 'failed'].includes(figure.dataset.state)"
+STATES = "() => [...document.querySelectorAll('figure.explorer')].map((one) => one.dataset.state)"
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,20 @@ class Opening:
         return sum(self.weight.values())
 
 
-def read_through(browser, site, name, viewport, drawn=DRAWN, sound=Watch.clean):
+def draw_all(page):
+    """Go to each explorer of a page that is not drawn yet, and wait there until it is, or has said that it can't be."""
+    states = page.evaluate(STATES)
+    for figure, state in zip(page.query_selector_all("figure.explorer"), states, strict=True):
+        if state != "ready":
+            figure.scroll_into_view_if_needed()
+            page.wait_for_function(ENDED, arg=figure)
+
+
+def read_through(browser, site, name, viewport, drawn=None, sound=Watch.clean):
     """Open a page in a window of its own, read it to its end, wait until it is `drawn`, and return its `Opening`.
 
-    `sound` says of the page's `Watch` whether what it did may pass.
+    `drawn` is a condition in JavaScript; without one, all explorers must be. `sound` says of the page's `Watch` whether
+    what it did may pass.
     """
     page, watch = watched_page(browser, viewport=viewport, reduced_motion="reduce")
     responses = {}
@@ -73,7 +85,10 @@ def read_through(browser, site, name, viewport, drawn=DRAWN, sound=Watch.clean):
         page.goto(f"{site}/{name}")
         first = page.evaluate(HEIGHTS)
         page.evaluate(READ_ON)
-        page.wait_for_function(drawn)
+        if drawn:
+            page.wait_for_function(drawn)
+        else:
+            draw_all(page)
         page.evaluate("() => document.fonts.ready")
         weight = Counter()
         for url, response in responses.items():

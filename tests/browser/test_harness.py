@@ -115,6 +115,23 @@ def test_an_explorer_that_cannot_be_drawn_says_so_where_a_reader_sees_it(browser
     page.context.close()
 
 
+def test_vega_that_did_not_come_is_asked_for_again_by_the_next_explorer(browser, tmp_path):
+    """One lost connection must not cost the reader all the explorers of a page."""
+    far_down = explore(chart(), caption="c", alt="a", name="far-down", P=widgets.IntSlider(4, 1, 8))
+    page_file, _ = write_page(tmp_path, small(), far_down)
+    gap = '<div style="height: 9000px"></div><figure'
+    html = page_file.read_text(encoding="utf-8")
+    page_file.write_text(gap.join(html.rsplit("<figure", 1)), encoding="utf-8")
+    page, _ = watched_page(browser)
+    with served(tmp_path) as address:
+        page.route("**/vega.js", lambda route: route.abort(), times=1)
+        page.goto(f"{address}/index.html")
+        page.locator("#explorer-small[data-state=failed]").wait_for()
+        page.locator("#explorer-far-down").scroll_into_view_if_needed()
+        page.locator("#explorer-far-down[data-state=ready]").wait_for()
+        page.context.close()
+
+
 def test_bars_lines_rules_and_texts_are_read_in_units_of_the_data(problems):
     values = alt.Chart(alt.sequence(1, 9, as_="M")).transform_calculate(
         time="P * datum.M", base="P / 2", label="'t' + datum.time")
