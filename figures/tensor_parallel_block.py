@@ -4,6 +4,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+from matplotlib.colors import to_rgb
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from scalebook.colours import COLUMN, MESSAGE, REPLICATED, ROW
@@ -39,16 +40,25 @@ def arrow(axis, start, end, head=True):
                                    linewidth=1.3, shrinkA=0, shrinkB=0))
 
 
+def tint(colour):
+    """The colour as a ground on which words in ink are easy to read."""
+    return tuple(1 - 0.22 * (1 - part) for part in to_rgb(colour))
+
+
+def block(axis, x, y, width, height, colour):
+    axis.add_patch(Rectangle((x - width / 2, y - height / 2), width, height, facecolor=tint(colour), edgecolor=colour,
+                             linewidth=1.6))
+
+
 def box(axis, x, y, width, text, colour):
-    axis.add_patch(Rectangle((x - width / 2, y - HALF), width, 2 * HALF, facecolor=colour, edgecolor=colour))
-    axis.text(x, y, text, ha="center", va="center", fontsize=9, color="white", linespacing=1.15)
+    block(axis, x, y, width, 2 * HALF, colour)
+    axis.text(x, y, text, ha="center", va="center", fontsize=9, color=INK, linespacing=1.15)
 
 
 def message(axis, x, top, letter, forward, backward):
     """An f or a g, which joins both ranks."""
-    axis.add_patch(Rectangle((x - 0.22, top - PITCH - HALF), 0.44, PITCH + 2 * HALF, facecolor=MESSAGE,
-                             edgecolor=MESSAGE))
-    axis.text(x, top - PITCH / 2, letter, ha="center", va="center", fontsize=14, style="italic", color="white")
+    block(axis, x, top - PITCH / 2, 0.44, PITCH + 2 * HALF, MESSAGE)
+    axis.text(x, top - PITCH / 2, letter, ha="center", va="center", fontsize=14, style="italic", color=INK)
     axis.text(x, top - PITCH - HALF - 0.27, f"forward: {forward}\nbackward: {backward}", ha="center", va="top",
               fontsize=9, color=INK)
 
@@ -82,7 +92,7 @@ def main():
         half(axis, name)
     for x, colour, text in ((-0.9, REPLICATED, "the same on both ranks"), (2.4, COLUMN, "split by columns"),
                             (5.0, ROW, "split by rows"), (7.05, MESSAGE, "what the ranks send")):
-        axis.add_patch(Rectangle((x, -0.95), 0.26, 0.26, facecolor=colour, edgecolor=colour))
+        block(axis, x + 0.13, -0.82, 0.26, 0.26, colour)
         axis.text(x + 0.36, -0.82, text, ha="left", va="center", fontsize=10, color=INK)
     axis.set(xlim=(-1.35, 9.9), ylim=(-1.1, 6.3))
     axis.set_axis_off()

@@ -1,8 +1,8 @@
 """One colour per idea, the same in matplotlib, in Vega and in the style sheet.
 
-The ideas of one chapter never share a colour; those of two chapters may, but for what stands in several chapters: the
-five axes along which a cluster is cut, the two passes and the weight's gradient, and the three parts of the model
-states have each a colour of their own. Most come from the palette of Okabe and Ito ("Color Universal Design", 2008).
+Ideas that stand in one picture never share a colour; those of two chapters may, but for what stands in several
+chapters: the five axes along which a cluster is cut, the two passes and the weight's gradient, and the three parts of
+the model states share none among them. Most come from the palette of Okabe and Ito ("Color Universal Design", 2008).
 Those of the axes and the states were searched for, so that they stay as far apart as possible for people with any of
 the common colour-vision deficiencies. Things that are compared, but are none of these ideas (two measures, two
 schedules), take their colours from `COMPARED`. Each colour has a contrast of at least 3:1 against both pages, light and
