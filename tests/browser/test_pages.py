@@ -89,7 +89,19 @@ def test_the_number_of_an_equation_stands_at_its_right(opened):
         assert formula <= number < end <= column + 1
 
 
-@pytest.mark.parametrize("look", ["light", "dark"])
+def test_an_equation_is_reached_by_keyboard_where_it_scrolls_and_only_there(visit):
+    focused = """() => [...document.querySelectorAll("div.math > mjx-container")].map(
+      (one) => [one.scrollWidth > one.clientWidth, one.getAttribute("tabindex")])"""
+    for look, some in (("light", False), ("phone", True)):
+        page, _ = visit("chapters/04_pipeline_parallelism.html", look)
+        page.wait_for_function(f"() => ({focused})().some(([_, tab]) => tab === '0') === {str(some).lower()}")
+        found = page.evaluate(focused)
+        assert len(found) > 10
+        assert [tab for scrolls, tab in found if scrolls] == ["0"] * sum(scrolls for scrolls, _ in found)
+        assert {tab for scrolls, tab in found if not scrolls} == {None}
+
+
+@pytest.mark.parametrize("look", LOOKS)
 @each_page
 def test_axe_finds_nothing_against_wcag_and_nothing_serious(visit, name, look):
     """Of WCAG 2.2's levels A and AA nothing at all, however slight; of good practice beyond them nothing serious."""
