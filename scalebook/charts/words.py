@@ -1,4 +1,6 @@
-"""The lines of text above a chart."""
+"""The lines of text above a chart, and what is smaller on a phone."""
+
+from scalebook.explorer.spec import NARROW
 
 LINE = 17  # pixels
 
@@ -25,3 +27,14 @@ def above(lines):
     True
     """
     return 12 + LINE * lines
+
+
+def by_width(narrow, wide):
+    """A number that is `narrow` where the chart has little room, as on a phone, and `wide` elsewhere.
+
+    >>> by_width(1, 2).to_dict()
+    {'expr': 'width < 400 ? 1 : 2'}
+    """
+    import altair as alt
+
+    return alt.ExprRef(f"width < {NARROW} ? {narrow} : {wide}")

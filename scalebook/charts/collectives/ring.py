@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from scalebook.charts.words import above, words
+from scalebook.charts.words import above, by_width, words
 from scalebook.checks import whole
 from scalebook.colours import ALL_GATHER, ALL_REDUCE, IDLE, MESSAGE
 from scalebook.formulas import collectives as formulas
@@ -64,7 +64,7 @@ def ring_chart():
     )
     texts = (
         cells.properties(name="held")
-        .mark_text(fontSize=alt.ExprRef("width < 400 ? 9 : 12"))
+        .mark_text(fontSize=by_width(9, 12))
         .encode(x=alt.X("centre:Q", axis=None), y=alt.Y("middle:Q", axis=None), text="held:N")
     )
     half, in_all = formulas.sent_reduce_scatter.vega(R="ranks", S="1"), formulas.sent_all_reduce.vega(R="ranks", S="1")

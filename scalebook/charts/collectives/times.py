@@ -4,7 +4,7 @@ import json
 
 from scalebook import published
 from scalebook.charts.units import binary_bytes, seconds
-from scalebook.charts.words import above, words
+from scalebook.charts.words import above, by_width, words
 from scalebook.colours import ALL_GATHER, ALL_REDUCE, BROADCAST, POINT_TO_POINT
 from scalebook.formulas import collectives as formulas
 
@@ -68,8 +68,8 @@ def times_chart():
         "y": alt.Y("time:Q", title="time", axis=alt.Axis(values=[1e-5, 1e-4, 1e-3, 1e-2, 1e-1],
                                                          labelExpr=seconds("datum.value")),
                    scale=alt.Scale(type="log", domain=[SHORTEST, LONGEST], nice=False)),
-        "color": alt.Color("collective:N", legend=alt.Legend(offset=above(4), columns=alt.ExprRef(
-            "width < 400 ? 1 : 2")), scale=alt.Scale(domain=names, range=list(COLOURS.values()))),
+        "color": alt.Color("collective:N", legend=alt.Legend(offset=above(4), columns=by_width(1, 2)),
+                           scale=alt.Scale(domain=names, range=list(COLOURS.values()))),
     }
     lines = (
         alt.Chart(alt.Data(values=[{"size": size} for size in CURVE]), name="curve")

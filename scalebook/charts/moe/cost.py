@@ -3,7 +3,7 @@
 from scalebook import published
 from scalebook.borders import guard
 from scalebook.charts.kinds import choice
-from scalebook.charts.words import above, words
+from scalebook.charts.words import above, by_width, words
 from scalebook.colours import ACTIVE, COMPARED, RESTING, SHARED
 from scalebook.explorer import grid
 from scalebook.formulas import moe as formulas
@@ -124,7 +124,7 @@ def presets_chart():
             x=alt.X("start:Q", title=None, scale=alt.Scale(domainMin=0, domainMax=alt.ExprRef(ends), nice=False),
                     axis=alt.Axis(tickCount=5)),
             x2="end:Q", y=y,
-            color=alt.Color("part:N", legend=alt.Legend(offset=above(1), columns=alt.ExprRef("width < 400 ? 1 : 2")),
+            color=alt.Color("part:N", legend=alt.Legend(offset=above(1), columns=by_width(1, 2)),
                             scale=alt.Scale(domain=list(PARTS), range=list(PART_COLOURS))))
     )
     labels = (

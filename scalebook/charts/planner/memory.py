@@ -3,7 +3,7 @@
 from scalebook import published
 from scalebook.charts.planner.expressions import MEMORY, memory, model_param
 from scalebook.charts.planner.parts import MEMORY_COLOURS
-from scalebook.charts.words import above, words
+from scalebook.charts.words import above, by_width, words
 
 TOP = 240  # GB: a longer bar is cut there
 STAGES = ("first stage", "second stage", "last stage")
@@ -52,7 +52,7 @@ def memory_chart():
         .transform_calculate(start="datum.ends[0]", end="datum.ends[1]")
         .mark_bar().encode(
             x=x, x2="end:Q", y=y,
-            color=alt.Color("part:N", legend=alt.Legend(offset=above(3), columns=alt.ExprRef("width < 400 ? 2 : 4")),
+            color=alt.Color("part:N", legend=alt.Legend(offset=above(3), columns=by_width(2, 4)),
                             scale=alt.Scale(domain=list(MEMORY), range=list(MEMORY_COLOURS.values()))))
     )
     labels = (

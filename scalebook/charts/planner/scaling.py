@@ -2,7 +2,7 @@
 
 from scalebook import published
 from scalebook.charts.planner.expressions import gpu_param, model_param, utilization, with_times
-from scalebook.charts.words import above, words
+from scalebook.charts.words import above, by_width, words
 from scalebook.colours import COMPARED
 
 COUNTS = tuple(2**power for power in range(3, 15))
@@ -45,7 +45,7 @@ def scaling_chart():
               scale=alt.Scale(type="log", base=2, domain=[COUNTS[0], COUNTS[-1] * 1.25], nice=False))
     y = alt.Y("mfu:Q", title="MFU", axis=alt.Axis(format="%", tickCount=6),
               scale=alt.Scale(domain=[0, 0.7], nice=False))
-    colour = alt.Color("growth:N", legend=alt.Legend(offset=above(3), columns=alt.ExprRef("width < 400 ? 1 : 0")),
+    colour = alt.Color("growth:N", legend=alt.Legend(offset=above(3), columns=by_width(1, 0)),
                        scale=alt.Scale(domain=[*GROWTH, RUNS], range=[*GROWTH.values(), COMPARED[2]]))
     lines = curves.properties(name="curve").mark_line().encode(x=x, y=y, color=colour)
     dots = curves.properties(name="dot").mark_point(filled=True, size=45, opacity=1).encode(x=x, y=y, color=colour)

@@ -7,7 +7,7 @@ from functools import cache
 
 from scalebook import checks, published
 from scalebook.borders import guard
-from scalebook.charts.words import words
+from scalebook.charts.words import by_width, words
 from scalebook.colours import COMPARED
 from scalebook.explorer import grid, pack, unpack_expression
 from scalebook.planner import search
@@ -61,7 +61,7 @@ def table_chart():
     )
     x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, 100], nice=False))
     y = alt.Y("place:Q", axis=None, scale=alt.Scale(domain=[ROWS + 0.6, -0.4], nice=False, zero=False))
-    small = alt.ExprRef("width < 400 ? 9.5 : 12.5")
+    small = by_width(9.5, 12.5)
     bars = (
         rows.properties(name="speed").transform_joinaggregate(fastest="min(step)")
         .transform_calculate(x="0", x2="100 * datum.fastest / datum.step", y="datum.place - 0.4",

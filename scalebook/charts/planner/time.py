@@ -3,7 +3,7 @@
 from scalebook.charts.planner.expressions import TIME, gpu_param, model_param, utilization, with_times
 from scalebook.charts.planner.parts import KIND_OF, KINDS
 from scalebook.charts.units import seconds
-from scalebook.charts.words import above, words
+from scalebook.charts.words import above, by_width, words
 
 PLAN = {"t": "tp", "P": "pp", "N": "dp", "v": "chunks", "b": "micro_batch", "Z": "1", "s": "sizes.s",
         "M": "ceil(batch / (dp * micro_batch))", "B": "batch", "full": "recompute"}
@@ -24,8 +24,8 @@ def time_chart():
     x = alt.X("share:Q", title="share of the step", axis=alt.Axis(format="%", tickCount=5),
               scale=alt.Scale(domain=[0, 1.15], nice=False))
     bars = each.properties(name="part").transform_filter("datum.time > 0").mark_bar().encode(
-        x=x, y=y, color=alt.Color("kind:N", legend=alt.Legend(offset=above(3), columns=alt.ExprRef(
-            "width < 400 ? 2 : 0")), scale=alt.Scale(domain=list(KINDS), range=list(KINDS.values()))))
+        x=x, y=y, color=alt.Color("kind:N", legend=alt.Legend(offset=above(3), columns=by_width(2, 0)),
+                                  scale=alt.Scale(domain=list(KINDS), range=list(KINDS.values()))))
     labels = (
         each.properties(name="label")
         .transform_calculate(text=f"datum.time > 0 ? {seconds('datum.time')} : 'none'")

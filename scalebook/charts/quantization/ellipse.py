@@ -5,7 +5,7 @@ any point is split as the surgeon splits it: what fixing the first weight costs 
 what the second adds when it is moved from there.
 """
 
-from scalebook.charts.words import above, words
+from scalebook.charts.words import above, by_width, words
 from scalebook.colours import COMPARED, FULL_PRECISION, GPTQ, RTN
 from scalebook.formulas import quantization as formulas
 
@@ -66,7 +66,7 @@ def ellipse_chart():
                               domainMax=alt.ExprRef("1.5 + 1.5 * width / height"), nice=False))
     y = alt.Y("y:Q", title="second weight", axis=alt.Axis(values=[0, 1, 2, 3], format="d", gridOpacity=0.35),
               scale=alt.Scale(domain=[0, 3], nice=False))
-    colour = alt.Color("what:N", legend=alt.Legend(offset=above(3), columns=alt.ExprRef("width < 400 ? 1 : 2")),
+    colour = alt.Color("what:N", legend=alt.Legend(offset=above(3), columns=by_width(1, 2)),
                        scale=alt.Scale(domain=names, range=[colour for colour, _ in POINTS.values()]))
     shape = alt.Shape("what:N", scale=alt.Scale(domain=names, range=[shape for _, shape in POINTS.values()]))
 

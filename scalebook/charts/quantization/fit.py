@@ -3,7 +3,7 @@
 import json
 
 from scalebook import published
-from scalebook.charts.words import above, words
+from scalebook.charts.words import above, by_width, words
 from scalebook.colours import COMPARED, FULL_PRECISION, GPTQ
 from scalebook.formulas import quantization as formulas
 from scalebook.moe import count_parameters
@@ -95,8 +95,8 @@ def fit_chart():
         .transform_flatten(["part", "start", "end"]).mark_bar()
         .encode(x=x, x2="end:Q", y=y,
                 opacity=alt.condition("datum.b == bits", alt.value(1), alt.value(0.35)),
-                color=alt.Color("part:N", legend=alt.Legend(offset=above(3) + 14, columns=alt.ExprRef(
-                    "width < 400 ? 1 : 0")), scale=alt.Scale(domain=list(PARTS), range=list(PARTS.values()))))
+                color=alt.Color("part:N", legend=alt.Legend(offset=above(3) + 14, columns=by_width(1, 0)),
+                                scale=alt.Scale(domain=list(PARTS), range=list(PARTS.values()))))
     )
     memory = [size for _, size in cards()]
     known = alt.Chart(alt.Data(values=[{"GB": size, "gap": size - before} for size, before in zip(

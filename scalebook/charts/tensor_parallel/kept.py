@@ -1,7 +1,7 @@
 """The activations that one layer keeps for its backward on one rank, part by part, for each technique."""
 
 from scalebook.charts.units import decimal_bytes
-from scalebook.charts.words import above, words
+from scalebook.charts.words import above, by_width, words
 from scalebook.colours import COLUMN, COMPARED, REPLICATED
 from scalebook.formulas import tensor_parallel as formulas
 
@@ -61,7 +61,7 @@ def kept_chart():
                                  f" {p}[0] + {p}[1] + {p}[2] + {p}[3]]")
         .transform_flatten(["part", "start", "end"]).transform_filter("datum.end > datum.start").mark_bar()
         .encode(x=x, x2="end:Q", y=y, color=alt.Color(
-            "part:N", legend=alt.Legend(offset=above(4), columns=alt.ExprRef("width < 400 ? 1 : 2")),
+            "part:N", legend=alt.Legend(offset=above(4), columns=by_width(1, 2)),
             scale=alt.Scale(domain=list(PARTS), range=list(PARTS.values()))))
     )
     sums = {name: formula.vega() for name, (formula, _) in TECHNIQUES.items()}

@@ -4,7 +4,7 @@ import json
 
 from scalebook import published
 from scalebook.charts.units import decimal_bytes
-from scalebook.charts.words import above, words
+from scalebook.charts.words import above, by_width, words
 from scalebook.colours import BACKWARD, COMPARED, FORWARD
 from scalebook.formulas import tensor_parallel as formulas
 
@@ -79,7 +79,7 @@ def messages_chart():
         x=alt.X("start:Q", title=None, scale=alt.Scale(domainMin=0, domainMax=alt.ExprRef("largest"), nice=False),
                 axis=alt.Axis(tickCount=4, labelExpr=f"datum.value ? {written('datum.value')} : '0'")),
         x2="end:Q", y=y,
-        color=alt.Color("part:N", legend=alt.Legend(offset=above(1), columns=alt.ExprRef("width < 400 ? 1 : 0")),
+        color=alt.Color("part:N", legend=alt.Legend(offset=above(1), columns=by_width(1, 0)),
                         scale=alt.Scale(domain=list(PARTS), range=list(PARTS.values()))))
     labels = (
         chart.properties(name="sum").transform_aggregate(end="max(end)", groupby=["way"])

@@ -1,7 +1,7 @@
 """Which rank holds which slice of a matrix, and of what goes in and comes out: Y = X W, for a layer of Llama 3 8B."""
 
 from scalebook import published
-from scalebook.charts.words import above, words
+from scalebook.charts.words import above, by_width, words
 from scalebook.colours import COLUMN, MESSAGE, REPLICATED, ROW
 from scalebook.formulas import tensor_parallel as formulas
 
@@ -134,11 +134,11 @@ def slices_chart():
     rectangles = rectangles.mark_rect().encode(
         x=x, x2="right:Q", y=y, y2="bottom:Q",
         opacity=alt.condition("datum.mine", alt.value(1), alt.value(0.25)),
-        color=alt.Color("kind:N", legend=alt.Legend(offset=above(4), columns=alt.ExprRef("width < 400 ? 1 : 2")),
+        color=alt.Color("kind:N", legend=alt.Legend(offset=above(4), columns=by_width(1, 2)),
                         scale=alt.Scale(domain=list(KINDS), range=list(KINDS.values()))))
     labels = (
         chosen([row for matrix in MATRICES for row in titles(matrix)]).properties(name="title")
-        .mark_text(baseline="bottom", dy=-4, fontSize=alt.ExprRef("width < 400 ? 10 : 12"))
+        .mark_text(baseline="bottom", dy=-4, fontSize=by_width(10, 12))
         .encode(x=alt.X("x:Q", axis=None), y=alt.Y("y:Q", axis=None), text="text:N")
     )
     signs = (

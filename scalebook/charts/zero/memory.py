@@ -3,7 +3,7 @@
 import json
 
 from scalebook import published
-from scalebook.charts.words import above, words
+from scalebook.charts.words import above, by_width, words
 from scalebook.charts.zero.parts import PARTS, STAGES, shared_by
 from scalebook.colours import IDLE
 from scalebook.formulas import zero as formulas
@@ -67,7 +67,7 @@ def memory_chart():
         .transform_calculate(start="datum.ends[0]", end="datum.ends[1]")
         .mark_bar().encode(
             x=x, x2="end:Q", y=y,
-            color=alt.Color("part:N", legend=alt.Legend(offset=above(2), columns=alt.ExprRef("width < 400 ? 1 : 0")),
+            color=alt.Color("part:N", legend=alt.Legend(offset=above(2), columns=by_width(1, 0)),
                             scale=alt.Scale(domain=list(parts), range=[*PARTS.values(), IDLE])))
     )
     labels = (
