@@ -45,5 +45,10 @@ def _imported(package, module):
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        words = f"{package} computes with PyTorch, which is not installed: pip install 'scalebook[labs]'"
-        raise ModuleNotFoundError(words, name="torch") from None
+        raise without_torch(package) from None
+
+
+def without_torch(package):
+    """The error of a package that computes with PyTorch where there is none: it says what brings it."""
+    words = f"{package} computes with PyTorch, which is not installed: pip install 'scalebook[labs]'"
+    return ModuleNotFoundError(words, name="torch")

@@ -38,14 +38,15 @@ MAY_IMPORT = {
 }
 
 
-def test_what_needs_pytorch_says_how_to_get_it():
+@pytest.mark.parametrize(("package", "use"), [
+    ("quantization", "from scalebook import quantization; quantization.quantize_rtn"),
+    ("labs", "import runpy; runpy.run_module('scalebook.labs.hello', run_name='__main__')")])
+def test_what_needs_pytorch_says_how_to_get_it(package, use):
     """The library is installed without it."""
-    program = ("import sys; sys.modules['torch'] = None\n"
-               "from scalebook import quantization\n"
-               "quantization.quantize_rtn")
+    program = f"import sys; sys.modules['torch'] = None\n{use}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == ("ModuleNotFoundError: scalebook.quantization computes with PyTorch, which "
+    assert done.stderr.splitlines()[-1] == (f"ModuleNotFoundError: scalebook.{package} computes with PyTorch, which "
                                             "is not installed: pip install 'scalebook[labs]'")
 
 
