@@ -22,6 +22,9 @@ COLAB = ROOT / ".venv-colab" / "bin" / "python"
 COLAB_TESTS = ("formulas", "published", "explorer", "ranks")
 PLAIN = "not slow and not browser and not live"
 SLOWEST = "--durations=10", "--durations-min=5"
+# What makes the libraries compute as on a processor that has AVX2 and nothing newer.
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell"}
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,8 @@ def stages(slow):
             pytest("tests", *(f"--ignore={folder}" for folder in in_browsers), "-m", "slow")]
         # Sums in another order round in another way: what is printed must be the same all the same.
         found["threads"] = [Command(pytest("--nbval", *measured, *others).arguments, threads_of(2))]
+        # So do other instructions: what is printed on a new processor must be the same on an older one.
+        found["instructions"] = [Command(pytest("--nbval", *measured, *others).arguments, AVX2)]
     return found
 
 
