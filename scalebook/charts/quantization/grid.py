@@ -13,7 +13,7 @@ WEIGHTS = 128
 OUTLIER = 37  # the place of the weight that the slider multiplies
 OUTLIER_BASE = 0.04  # two standard deviations, so that at 1 it is one weight among others
 LOWEST, HIGHEST = "max(0.074, 0.0175 * outlier)", "max(0.065, 0.05 * outlier)"  # the frame, for every grid's ends
-MOST_LINES = 256  # a finer grid would be a grey area
+MOST_LINES = 128  # a finer grid would be a grey area
 SHOWN = ("before", "rounded")
 
 

@@ -39,7 +39,7 @@ def grid(bits, size, outlier):
             f"S/√12 {significant(expected_error(record).mean().sqrt(), 3)}\n")
     text += (f"step S = {significant(scales[0], 3)}" if one else
              f"steps S from {significant(min(scales), 3)} to {significant(max(scales), 3)}")
-    return {"range": ends, "grid": lines if len(lines) <= 256 else [],
+    return {"range": ends, "grid": lines if len(lines) <= 128 else [],
             "error": [{"x": i, "y": w, "y2": w_hat} for i, (w, w_hat) in enumerate(zip(weights, back, strict=True))
                       if abs(w - w_hat) > 1e-9],
             "weight": dots, "words": [{"text": text}]}
