@@ -150,7 +150,7 @@ good("explorer.predict", question="How many?", answers={1.0: "Too few.", 2.0: "I
      name="many", show="{:.0f}")
 not_fuzzed("made by `explore` and `predict`, which check", "explorer.Explorer", "explorer.Prediction")
 not_fuzzed("given by the library a name and a range", "collectives.whole_number")
-not_fuzzed("serves packages of this library, which tests import", "lazy.lazily")
+not_fuzzed("serves packages of this library, which tests import", "lazy.lazily", "lazy.without_torch")
 not_fuzzed("a step of `python -m scalebook.texts`, which takes no input", "texts.download", "texts.unpack",
            "texts.check_hash", "texts.write_whole")
 
