@@ -63,12 +63,13 @@ class Opening:
 
 
 def draw_all(page):
-    """Go to each explorer of a page that is not drawn yet, and wait there until it is, or has said that it can't be."""
+    """Go to each explorer of a page that is not drawn yet and wait there until it is; fail when it says it can't be."""
     states = page.evaluate(STATES)
     for figure, state in zip(page.query_selector_all("figure.explorer"), states, strict=True):
         if state != "ready":
             figure.scroll_into_view_if_needed()
             page.wait_for_function(ENDED, arg=figure)
+    assert page.evaluate(STATES) == ["ready"] * len(states)
 
 
 def read_through(browser, site, name, viewport, drawn=None, sound=Watch.clean):
