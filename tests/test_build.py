@@ -216,7 +216,8 @@ def test_vega_is_wrapped_so_that_its_names_stay_its_own(site, explorer_pages):
     script = (site / "_static" / "explorer" / "vega.js").read_text(encoding="utf-8")
     assert script.startswith("(function")
     assert script.rstrip().endswith("();")
-    assert "vegaEmbed" in script
+    assert "window.vega = " in script
+    assert "vega-lite" not in script  # the charts are compiled
 
 
 def test_no_inline_script_stands_twice_and_thebe_is_gone(pages):

@@ -37,6 +37,7 @@ from scalebook.explorer import assets
 
 EXPLORER = 'class="explorer"'
 PICTURES = "_images"
+OPTIONS = "DOCUMENTATION_OPTIONS"
 
 
 def setup(app):
@@ -50,7 +51,7 @@ def setup(app):
     app.connect("doctree-read", _name_listings)
     app.connect("doctree-resolved", _name_sections)
     app.connect("html-page-context", _add_scripts, priority=900)  # after the extensions whose scripts it looks at
-    app.connect("build-finished", _write_assets)
+    app.connect("build-finished", _write_assets, priority=900)  # after the theme, which writes a sheet then, too
     return {"version": "1", "env_version": 1, "parallel_read_safe": False, "parallel_write_safe": True}
 
 
@@ -122,14 +123,19 @@ def _drop_doubled_scripts(context):
 
 
 def _defer_scripts(context):
-    """Let no script hold up the page, but for the one whose name for the page an inline script completes."""
+    """Let no script hold up the page: each runs, in its order, when the page is whole."""
     scripts = context["script_files"]
     for place, script in enumerate(scripts):
         attributes = getattr(script, "attributes", {})
-        if (str(getattr(script, "filename", None) or "").startswith("_static/") and "async" not in attributes
-                and "documentation_options" not in script.filename):
-            # A script of its own: the pages share the one that is there.
-            scripts[place] = type(script)(script.filename, priority=script.priority, **attributes | {"defer": "defer"})
+        body = str(attributes.get("body", ""))
+        if str(getattr(script, "filename", None) or "").startswith("_static/") and "async" not in attributes:
+            later = {"defer": "defer"}
+        elif body.startswith(f"{OPTIONS}."):  # completes what a script in a file, which comes later, has begun
+            later = {"type": "module"}
+        else:
+            continue
+        # A script of its own: the pages share the one that is there.
+        scripts[place] = type(script)(script.filename, priority=script.priority, **attributes | later)
 
 
 def _write_assets(app, exception):
@@ -141,13 +147,13 @@ def _write_assets(app, exception):
             (out / PICTURES).mkdir(exist_ok=True)
             (out / PICTURES / name).write_bytes(png)
     _write_explorer(out / "_static" / "explorer")
-    lean.trim(out / "_static")
+    lean.trim(out, Path(app.doctreedir) / "style_sheets")
 
 
 def _write_explorer(folder):
     folder.mkdir(exist_ok=True)
     bundle = folder / "vega.js"
     if not bundle.exists():  # takes seconds, and changes only with the pinned packages (which start a new build)
-        bundle.write_text(assets.vega_bundle(), encoding="utf-8")
+        bundle.write_text(assets.page_bundle(), encoding="utf-8")
     (folder / "page.js").write_text(assets.page_script(), encoding="utf-8")
     (folder / "explorer.css").write_text(assets.stylesheet(), encoding="utf-8")

@@ -77,6 +77,8 @@ _EACH = """:where(.fa-solid, .fa-brands, .fas, .fab, .fa) {
   mask: var(--icon) center / contain no-repeat;
 }
 .fa-lg { font-size: 1.25em; }
+/* The address of an explorer: each icon is a drawing to be read, and the explorer comes first. */
+.opening :where(.fa-solid, .fa-brands, .fas, .fab, .fa) { background: none; -webkit-mask: none; mask: none; }
 @media (forced-colors: active) {
   :where(.fa-solid, .fa-brands, .fas, .fab, .fa) { background: ButtonText; forced-color-adjust: none; }
 }

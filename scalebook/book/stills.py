@@ -15,6 +15,7 @@ from html import escape
 from scalebook.book.cells import html_of, joined
 from scalebook.book.pictures import png_size
 from scalebook.explorer import spec
+from scalebook.explorer.static import script_text
 
 MARK = "<!--explorer-still-->"
 VIEW = '<div class="explorer-view"'
@@ -58,14 +59,25 @@ def _merge_outputs(outputs, prefix, pictures):
             raise ValueError(f"a figure has no still picture among {sorted(stills)}: {html[:80]!r}")
         file_name, png, height, image = _image(name, stills.pop(name), prefix)
         pictures[file_name] = png
-        output["data"]["text/html"] = _with_place(html.replace(MARK, image, 1), height)
+        output["data"]["text/html"] = _ready_to_draw(html.replace(MARK, image, 1), height)
     if stills:
         raise ValueError(f"a still picture has no figure: {sorted(stills)}")
     return kept
 
 
-def _with_place(html, height):
-    """Keep the place of a figure's chart, so that nothing moves when it is drawn.
+def compiled(html):
+    """Return the HTML of a figure with its chart in Vega: what a page needs, for it has no Vega-Lite.
+
+    >>> chart = {"mark": "point", "config": {}}
+    >>> compiled(f'<script class="explorer-spec">{json.dumps(chart)}</script>')[:60]
+    '<script class="explorer-spec">{"$schema":"https://vega.githu'
+    """
+    body = SPEC.search(html)
+    return html[:body.start(1)] + _in_vega(body[1]) + html[body.end(1):]
+
+
+def _ready_to_draw(html, height):
+    """Compile a figure's chart, and keep its place, so that nothing moves when it is drawn.
 
     It will be as high as its still, `height`; on a phone higher, for there a legend has one entry to a row.
     """
@@ -73,12 +85,17 @@ def _with_place(html, height):
     if body is None:
         return html  # nothing will be drawn
     sizes = f"--chart-height: {height}px; --narrow-chart-height: {_height_on_a_phone(body[1])}px"
-    return html.replace(VIEW, f'{VIEW} style="{sizes}"', 1)
+    return compiled(html).replace(VIEW, f'{VIEW} style="{sizes}"', 1)
 
 
 @cache  # a figure may stand on several pages
 def _height_on_a_phone(body):
     return spec.height(json.loads(body), PHONE)
+
+
+@cache
+def _in_vega(body):
+    return script_text(spec.compiled(json.loads(body)))
 
 
 def _still_name(output):

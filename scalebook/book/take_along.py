@@ -64,9 +64,12 @@ def _write_notebooks(app, exception):
 
 
 def _vega(app):
-    """The script that draws explorers: as the site has it, since making it takes seconds."""
-    made = Path(app.outdir) / "_static" / "explorer" / "vega.js"
-    return made.read_text(encoding="utf-8") if made.exists() else assets.vega_bundle()
+    """The script that draws explorers for a kernel: kept beside the parsed pages, since making it takes seconds."""
+    kept = Path(app.doctreedir) / "vega.js"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(assets.vega_bundle(), encoding="utf-8")
+    return kept.read_text(encoding="utf-8")
 
 
 def _works(app):

@@ -1,8 +1,19 @@
 // Draws explorers: a Vega chart whose signals follow controls. `render` serves a notebook with a kernel (anywidget),
 // `start` a page without one. Both draw through the same functions, so that a reader sees the same chart.
 
+// A page has its charts in Vega, for the build compiled them; from a kernel they come in Vega-Lite.
+const isVega = (spec) => Boolean(spec.$schema);
+
 // `ast`: Vega interprets its expressions. Compiling them would need eval, which a page's policy may forbid.
-const OPTIONS = { mode: "vega-lite", actions: false, ast: true, defaultStyle: false, hover: false };
+async function embed(element, spec, renderer) {
+  if (!isVega(spec)) {
+    const options = { mode: "vega-lite", actions: false, ast: true, defaultStyle: false, hover: false, renderer };
+    return (await globalThis.vegaEmbed(element, spec, options)).view;
+  }
+  const { View, parse, expressionInterpreter } = globalThis.vega;
+  const view = new View(parse(spec, {}, { ast: true }), { expr: expressionInterpreter, renderer, container: element });
+  return view.runAsync();
+}
 
 // The chart takes its ink and its font from the text around it: so it follows the theme of any page it stands in.
 function themed(spec, element) {
@@ -14,14 +25,14 @@ function themed(spec, element) {
     config[part] = { ...config[part], labelColor: ink, titleColor: ink };
   }
   config.axis = { ...config.axis, domainColor: ink, tickColor: ink, gridColor: ink };
-  for (const mark of ["text", "rule"]) config[mark] = { color: ink, ...config[mark] };
+  if (!isVega(spec)) for (const mark of ["text", "rule"]) config[mark] = { color: ink, ...config[mark] };
   return { ...spec, config };
 }
 
 // One drawn chart. `set` changes a signal and draws at once; `retheme` draws anew with the page's present colours.
 async function draw(element, spec, renderer, values) {
-  const embed = () => globalThis.vegaEmbed(element, themed(spec, element), { ...OPTIONS, renderer });
-  let { view } = await embed();
+  const begin = () => embed(element, themed(spec, element), renderer);
+  let view = await begin();
   const apply = () => {
     for (const [signal, value] of Object.entries(values)) view.signal(signal, value);
     return view.runAsync();
@@ -42,7 +53,7 @@ async function draw(element, spec, renderer, values) {
     get(signal) { return view.signal(signal); },
     async retheme() {
       const old = view;
-      ({ view } = await embed());
+      view = await begin();
       await apply();
       old.finalize();
       settle();
@@ -84,7 +95,8 @@ function followTheme(element, chart) {
 // The chart keeps its container's width. Vega listens to the window only, and a page's columns can still move after
 // the window has taken its new size.
 function followWidth(element, chart, spec) {
-  if (spec.width !== "container") return () => {};
+  const flexible = isVega(spec) ? spec.signals.some(({ name }) => name === "width") : spec.width === "container";
+  if (!flexible) return () => {};
   let width = element.clientWidth;
   const observer = new ResizeObserver(() => {
     if (element.clientWidth === width || element.clientWidth === 0) return;
@@ -173,9 +185,11 @@ function start(ownSource) {
     });
     return vega;
   };
+  // There is no frame before the style sheets are there, and a chart takes its ink and its width from them.
+  const styled = new Promise(requestAnimationFrame);
   const reveal = async (figure) => {
     try {
-      await fetchVega();
+      await Promise.all([fetchVega(), styled]);
       await mount(figure);
     } catch (error) {
       complain(figure.querySelector(".explorer-view"), error);

@@ -21,6 +21,7 @@ CONFIG = {
     "point": {"filled": True, "size": 70},
     "text": {"fontSize": 12},
 }
+INKED = ("text", "rule")  # marks that are black unless they say otherwise; `explorer.js` says it, too
 
 
 def build(chart, controls, enabled, alt):
@@ -122,6 +123,17 @@ def rounded(value, digits=6):
         short = float(f"{value:.{digits}g}")
         return int(short) if short.is_integer() and abs(short) < 1e15 else short
     return value
+
+
+def compiled(spec):
+    """Compile the specification to Vega, so that a page need not: the same chart, drawn sooner.
+
+    What the chart writes and rules without a colour of its own bears the colour of the text around it.
+    """
+    import vl_convert
+
+    ink = {mark: {"color": "currentColor"} | spec["config"].get(mark, {}) for mark in INKED}
+    return vl_convert.vegalite_to_vega(spec | {"config": spec["config"] | ink}, vl_version=VEGALITE)
 
 
 def still(spec):

@@ -12,14 +12,22 @@ def html(name, spec, controls, enabled, caption, renderer):
     The inputs stay hidden until the page's script has drawn the chart, so that without it there is no dead slider.
     """
     inputs = "\n".join(_control(name, control, control.name in enabled) for control in controls)
-    body = json.dumps(spec, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
     return (f'<figure class="explorer" id="explorer-{name}" data-renderer="{renderer}">\n'
             f'<div class="explorer-controls" hidden>\n{inputs}\n</div>\n'
             f'<div class="explorer-view"></div>\n'
             f"<!--explorer-still-->\n"
             f"<figcaption>{escape(caption)}</figcaption>\n"
-            f'<script type="application/json" class="explorer-spec">{body}</script>\n'
+            f'<script type="application/json" class="explorer-spec">{script_text(spec)}</script>\n'
             f"</figure>")
+
+
+def script_text(spec):
+    """Write a specification as the JSON of a script element: ASCII, and nothing in it ends the element.
+
+    >>> script_text({"a": "</script>"})
+    '{"a":"\\\\u003c/script>"}'
+    """
+    return json.dumps(spec, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
 
 
 def _control(figure, control, may_be_disabled):

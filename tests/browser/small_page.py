@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from scalebook.book.stills import compiled
 from scalebook.explorer import assets
 from tests.browser.site_pages import explorers_of
 
@@ -11,10 +12,10 @@ def write_page(folder, *explorers):
     folder = Path(folder)
     scripts = folder / "_static"
     scripts.mkdir(exist_ok=True)
-    (scripts / "vega.js").write_text(assets.vega_bundle(), encoding="utf-8")
+    (scripts / "vega.js").write_text(assets.page_bundle(), encoding="utf-8")
     (scripts / "page.js").write_text(assets.page_script(), encoding="utf-8")
     (scripts / "explorer.css").write_text(assets.stylesheet(), encoding="utf-8")
-    body = "\n".join(explorer.html for explorer in explorers)
+    body = "\n".join(compiled(explorer.html) for explorer in explorers)
     page = folder / "index.html"
     page.write_text(
         "<!doctype html><html lang=en><head><meta charset=utf-8><title>Small</title>"

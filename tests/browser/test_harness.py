@@ -104,7 +104,7 @@ def test_a_page_that_forbids_code_made_from_text_still_draws(browser, tmp_path):
 
 def test_an_explorer_that_cannot_be_drawn_says_so_where_a_reader_sees_it(browser, tmp_path):
     page_file, _ = write_page(tmp_path, small())
-    (tmp_path / "_static" / "vega.js").write_text("window.vegaEmbed = () => { throw new Error('no Vega'); };")
+    (tmp_path / "_static" / "vega.js").write_text("window.vega = { parse() { throw new Error('no Vega'); } };")
     page, _ = watched_page(browser)
     page.goto(page_file.as_uri())
     note = page.locator(".explorer-error")

@@ -5,6 +5,7 @@ the corner towards the reader has its three groups in colour.
 """
 
 from dataclasses import dataclass
+from itertools import groupby
 from math import cos, pi, sin
 
 from scalebook import published
@@ -74,21 +75,38 @@ def colour_of(where, ground):
     return ground.ink if not differ else AXES[differ[0]] if len(differ) == 1 else ground.rank
 
 
+def shapes(ranks, ground):
+    """Yield (colour, path) for the faces of ranks, the farthest from the reader first.
+
+    Ranks equally far hide nothing of each other: of these all faces of one colour are one path. Apart, each of the
+    five hundred would be an element of the picture, and a page would take 50 ms to read it.
+    """
+    from matplotlib.path import Path
+
+    for _, equally_far in groupby(sorted(ranks, key=sum), key=sum):
+        found = {}
+        for tp, dp, pp in equally_far:
+            own = colour_of({"tp": tp, "dp": dp, "pp": pp}, ground)
+            for corners, share in zip(faces(tp, dp, pp), ground.faces, strict=True):
+                share = share if own == ground.rank else (1 + share) / 2
+                outline = Path([*corners, corners[0]], closed=True)
+                found.setdefault(mixed(own, ground.page, share), []).append(outline)
+        for colour, outlines in found.items():
+            yield colour, Path.make_compound_path(*outlines)
+
+
 def draw(path, ground):
     """Write the picture as SVG, the same bytes on every machine."""
     import matplotlib as mpl
     import matplotlib.pyplot as plt
-    from matplotlib.patches import Polygon
+    from matplotlib.patches import PathPatch
 
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "scalebook", "font.family": "sans-serif"})
     figure = plt.figure(figsize=(7.5, 7.5), facecolor=ground.page)
     axes = figure.add_axes((0, 0, 1, 1))
     seen = [(tp, dp, pp) for pp in range(SIZE) for dp in range(SIZE) for tp in range(SIZE) if SIZE - 1 in (tp, dp, pp)]
-    for tp, dp, pp in seen:
-        own = colour_of({"tp": tp, "dp": dp, "pp": pp}, ground)
-        for corners, share in zip(faces(tp, dp, pp), ground.faces, strict=True):
-            share = share if own == ground.rank else (1 + share) / 2
-            axes.add_patch(Polygon(corners, facecolor=mixed(own, ground.page, share), linewidth=0))
+    for colour, shape in shapes(seen, ground):
+        axes.add_patch(PathPatch(shape, facecolor=colour, linewidth=0))
     for axis, (start, end, angle, side) in arrows().items():
         colour = mixed(AXES[axis], ground.ink, ground.text)
         axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": colour, "linewidth": 2,
