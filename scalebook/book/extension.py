@@ -22,6 +22,7 @@ from scalebook.book import (
     lean,
     library_page,
     listings,
+    long_code,
     look,
     mathematics,
     notation,
@@ -42,8 +43,8 @@ OPTIONS = "DOCUMENTATION_OPTIONS"
 
 def setup(app):
     """Connect the extension to Sphinx."""
-    for module in (notation, shown, cell_links, glossary, exercise_list, claims_page, take_along, library_page, look,
-                   mathematics, performance, pictures, tables, plain_code):
+    for module in (notation, shown, cell_links, glossary, exercise_list, claims_page, take_along, library_page,
+                   long_code, look, mathematics, performance, pictures, tables, plain_code):
         module.setup(app)
     app.connect("builder-inited", _remember_pictures)
     app.connect("env-purge-doc", _forget_pictures)
