@@ -5,6 +5,7 @@ import json
 import pytest
 
 from scalebook.book import notebooks, shown
+from scalebook.book.stills import compiled
 
 
 def chapter(name):
@@ -20,7 +21,7 @@ def test_the_figure_is_the_chapters_own_with_its_still_picture():
     texts = ["".join(output.get("data", {}).get("text/html", "")) for output in outputs]
     stored = [text for text in texts if 'id="explorer-gantt"' in text]
     marker = 'class="explorer-spec">'
-    assert [text.partition(marker)[2] for text in stored] == [html.partition(marker)[2]]
+    assert [compiled(text).partition(marker)[2] for text in stored] == [html.partition(marker)[2]]
 
 
 def test_a_name_that_is_no_explorer_is_refused_with_those_that_are():
