@@ -14,12 +14,16 @@ FIGURES = explorers()
 each_explorer = pytest.mark.parametrize("explorer", FIGURES, indirect=True, ids=lambda figure: figure.label)
 INK = "(figure) => getComputedStyle(figure.querySelector('.explorer-view')).color"
 # The colours of the words that Vega wrote on the axes, in a picture that has none beside its legend, or else in it.
+# There they have the colour of the element they stand in.
 AXIS_INKS = """(figure) => {
+  const inherited = getComputedStyle(figure.querySelector(".explorer-view :is(svg, canvas)")).color;
   const inks = (roles) => {
     const found = new Set();
     const walk = (group) => group.items.forEach((mark) => {
       const words = mark.role !== "mark" || mark.marktype === "text";
-      if (words && roles.includes(mark.role)) mark.items.forEach((item) => found.add(item.fill));
+      if (words && roles.includes(mark.role)) {
+        mark.items.forEach((item) => found.add(item.fill === "currentColor" ? inherited : item.fill));
+      }
       if (mark.marktype === "group") mark.items.forEach(walk);
     });
     figure.explorer.view.scenegraph().root.items.forEach(walk);
