@@ -33,6 +33,7 @@ def test_an_entry_is_complete(key):
     assert entry.fields["title"].strip(" {}")
     assert re.fullmatch(r"(19|20)\d\d", entry.fields["year"])
     assert {"booktitle", "journal", "institution", "eprint"} & set(entry.fields), "neither venue nor arXiv"
+    assert (entry.type == "article") == ("journal" in entry.fields), "an article has a journal, and nothing else has"
     assert {"url", "doi", "eprint"} & set(entry.fields), "no address"
     assert ("eprint" in entry.fields) == (entry.fields.get("archiveprefix") == "arXiv")
     assert re.fullmatch(r"[a-z]+\d{4}[a-z0-9]+", key)
