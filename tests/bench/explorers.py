@@ -1,12 +1,10 @@
 """How fast sliders answer: the book's explorers beside `interact` and matplotlib, in one run.
 
-What is measured for the explorers says `tests/browser/speed.py`. `interact` draws the same picture, mark by mark
-(`same_marks`), in a local JupyterLab, in the same Chromium: from just before the key event on the slider's handle to
-the first task after the frame that shows the new, decoded picture in the page. Each is the p50 and the p95 of a round,
-and of these the median over the rounds.
+What is measured for the explorers says `tests/browser/speed.py`. For `interact` in a local JupyterLab, in the same
+Chromium: from just before the key event on the slider's handle to the first task after the frame that shows the
+new, decoded picture in the page. Each is the p50 and the p95 of a round, and of these the median over the rounds.
 """
 
-import json
 import statistics
 import sys
 import tempfile
@@ -14,8 +12,6 @@ from pathlib import Path
 
 import nbformat
 
-from scalebook.book.stills import SPEC
-from tests.bench import same_marks
 from tests.bench.rows import Row
 from tests.browser.site_pages import MISSING, SITE, explorers, served
 from tests.browser.speed import FRAME, Timing, measure, p95, unlimited_chromium
@@ -23,11 +19,38 @@ from tests.chromium import watched_page
 from tests.live.lab import jupyter_lab, open_notebook, run_all
 
 TIMES_FASTER = 20  # the target: at least, beside `interact`
-# JupyterLab takes cells that are out of sight out of the page, unless it is told not to.
-ALL_CELLS = """() => {
-  const notebook = jupyterapp.shell.currentWidget.content;
-  notebook.notebookConfig = { ...notebook.notebookConfig, windowingMode: "none" };
-}"""
+BARS = ("gantt", "life")  # explorers of sixty bars and more; the others are compared with lines, which are quicker
+SETUP = """
+%matplotlib inline
+import matplotlib.pyplot as plt
+from ipywidgets import interact, IntSlider
+from scalebook.formulas import pipeline as formulas
+from scalebook.pipeline import simulate
+"""
+# The same kinds of chart as the book's: two measured curves, and the bars of a schedule.
+CHARTS = {
+    "lines": """
+M = list(range(1, 129))
+@interact(P=IntSlider(value=8, min=2, max=64))
+def lines(P):
+    figure, axes = plt.subplots(figsize=(6.4, 3))
+    axes.plot(M, formulas.bubble_overhead(P=P, M=M), label="overhead over ideal time")
+    axes.plot(M, formulas.bubble_share(P=P, M=M), label="share of total time")
+    axes.set(xlabel="micro-batches M", ylabel="bubble", ylim=(0, 1))
+    axes.legend()
+    plt.show()
+""",
+    "bars": """
+@interact(M=IntSlider(value=8, min=1, max=64))
+def bars(M):
+    figure, axes = plt.subplots(figsize=(6.4, 3))
+    for kind, colour in (("F", "C0"), ("B", "C1")):
+        found = [op for op in simulate("1f1b", 4, M).operations if op.kind == kind]
+        axes.barh([op.stage for op in found], [float(op.end - op.start) for op in found],
+                  left=[float(op.start) for op in found], color=colour)
+    axes.invert_yaxis()
+    plt.show()
+"""}
 PRESS = """async ([index, count]) => {
   const handle = document.querySelectorAll(".jp-OutputArea .noUi-handle")[index];
   const output = handle.closest(".widget-interact, .jupyter-widgets").parentElement.closest(".jp-OutputArea");
@@ -77,47 +100,36 @@ def explorers_timings(browser, samples, rounds):
 
 
 def interact_timings(browser, samples, rounds):
-    """Return the `Timing` of `interact` and matplotlib in a local JupyterLab, for the picture of each explorer."""
-    pictures = {figure.name: same_marks.panels(chart) for figure, chart in charts()}
-    cells = [same_marks.CODE, *map(same_marks.cell, pictures)]
-    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)))
+    """Return the `Timing` of `interact` and matplotlib in a local JupyterLab, for each kind of chart."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(SETUP + code) for code in CHARTS.values()])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     timings = {}
     with tempfile.TemporaryDirectory() as folder:
         nbformat.write(notebook, Path(folder) / "bench.ipynb")
-        (Path(folder) / "pictures.json").write_text(json.dumps(pictures), encoding="utf-8")
         with jupyter_lab(folder) as lab:
             page, _ = watched_page(browser, viewport={"width": 1280, "height": 1400})
             open_notebook(page, lab, "bench.ipynb")
-            page.evaluate(ALL_CELLS)
             run_all(page)
-            for index, name in enumerate(pictures):
-                picture = page.locator(".jp-OutputArea img").nth(index)
-                picture.wait_for(timeout=20_000)
-                picture.scroll_into_view_if_needed()
+            for index, kind in enumerate(CHARTS):
+                page.locator(".jp-OutputArea img").nth(index).wait_for(timeout=20_000)
                 page.evaluate(PRESS, [index, 12])
                 run = [page.evaluate(PRESS, [index, samples]) for _ in range(rounds)]
-                timings[name] = Timing(statistics.median(map(statistics.median, run)),
+                timings[kind] = Timing(statistics.median(map(statistics.median, run)),
                                        statistics.median(map(p95, run)), float("nan"), samples * rounds)
             page.context.close()
     return timings
 
 
-def charts():
-    """Yield each explorer of the built site with its chart in Vega."""
-    for figure in explorers():
-        html = (SITE / figure.page).read_text(encoding="utf-8")
-        body = SPEC.search(html, html.index(f'id="{figure.identity}"'))
-        yield figure, json.loads(body[1])
-
-
 def table(drawn, compared):
     """Write the timings as lines of one table."""
-    yield f"{'explorer':16} {'p50':>7} {'p95':>7} {'computing':>10} {'samples':>8}   beside interact: p50, times faster"
+    yield f"{'explorer':16} {'p50':>7} {'p95':>7} {'computing':>10} {'samples':>8}   beside interact"
     for name, one in drawn.items():
-        beside = f"{compared[name].p50:7.1f} {compared[name].p50 / one.p50:5.1f}" if compared else ""
+        kind = "bars" if name in BARS else "lines"
+        beside = f"{kind}: {compared[kind].p50 / one.p50:.0f} times faster" if compared else ""
         late = "  OVER ONE FRAME" if one.p95 > FRAME else ""
         yield f"{name:16} {one.p50:7.1f} {one.p95:7.1f} {one.computing:10.1f} {one.samples:8}   {beside}{late}"
+    for kind, one in compared.items():
+        yield f"{'interact ' + kind:16} {one.p50:7.1f} {one.p95:7.1f} {'':10} {one.samples:8}"
     yield f"Milliseconds from the change to the painted frame; one frame at 60 Hz is {FRAME:.1f} ms."
 
 
@@ -134,6 +146,7 @@ def run(options):
     found = [Row("explorers", f"{name}: slider to picture, p95", one.p95, "one frame at 60 Hz", FRAME, "ms", 1)
              for name, one in drawn.items()]
     for name, one in drawn.items() if compared else ():
-        found.append(Row("explorers", f"{name}: slider to picture, p50", one.p50, "interact and matplotlib, same marks",
-                         compared[name].p50, "ms", 1 / TIMES_FASTER))
+        kind = "bars" if name in BARS else "lines"
+        found.append(Row("explorers", f"{name}: slider to picture, p50", one.p50, f"interact and matplotlib, {kind}",
+                         compared[kind].p50, "ms", 1 / TIMES_FASTER))
     return found
