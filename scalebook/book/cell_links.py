@@ -46,6 +46,12 @@ class CellRole(SphinxRole):
         return link(self.env.docname, path, name, f"{place}, {cells.heading_of(number, name)}")
 
 
+def code_cells(doctree):
+    """Return the code cells of a parsed notebook, each with its metadata."""
+    return [(cell, cell.get("cell_metadata") or {}) for cell in doctree.findall(nodes.container)
+            if cell.get("nb_element") == "cell_code"]
+
+
 class CellAddresses(SphinxTransform):
     """Turn the marks into ids, once solutions have taken in their cells and before links within a page are resolved."""
 
@@ -53,9 +59,9 @@ class CellAddresses(SphinxTransform):
 
     def apply(self):
         """Give every marked cell its id, and tell MyST."""
-        for cell in list(self.document.findall(nodes.container)):
-            if cell.get("nb_element") == "cell_code" and "address" in (cell.get("cell_metadata") or {}):
-                self._name(cell, cell["cell_metadata"]["address"])
+        for cell, metadata in code_cells(self.document):
+            if "address" in metadata:
+                self._name(cell, metadata["address"])
         for comment in list(self.document.findall(nodes.comment)):
             if comment.astext().startswith(cells.MARK):
                 self._name_text(comment, comment.astext().removeprefix(cells.MARK))

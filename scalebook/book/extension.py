@@ -81,9 +81,9 @@ def _read_notebook(app, docname, source):
 
 def _name_listings(app, doctree):
     """Put a line under each listing that says which functions of the library it shows."""
-    for cell in list(doctree.findall(nodes.container)):
-        listing = (cell.get("cell_metadata") or {}).get("listing")
-        if cell.get("nb_element") == "cell_code" and listing:
+    for cell, metadata in cell_links.code_cells(doctree):
+        listing = metadata.get("listing")
+        if listing:
             note = nodes.paragraph(classes=["listing-note"])
             note += nodes.Text("From the library: ")
             for index, (module, name) in enumerate(listings.objects(listing)):

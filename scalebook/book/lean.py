@@ -31,18 +31,11 @@ def without_icon_font(sheet):
     >>> without_icon_font("@media print{.fas{margin:0}a{color:red}}")
     '@media print{a{color:red}}'
     """
-    return "".join(_kept(prelude, body) for prelude, body in _rules(_without_comments(sheet)))
+    return _filtered(sheet, _without_icons)
 
 
-def _kept(prelude, body):
-    if body is None:
-        return prelude
-    if prelude.startswith(("@media", "@supports")):
-        inside = without_icon_font(body)
-        return f"{prelude}{{{inside}}}" if inside else ""
-    if prelude.startswith("@keyframes fa-") or prelude.startswith("@-webkit-keyframes fa-"):
-        return ""
-    if prelude == "@font-face" and _ICON_FONT.search(body):
+def _without_icons(prelude, body):
+    if re.match(r"@(-webkit-)?keyframes fa-", prelude) or (prelude == "@font-face" and _ICON_FONT.search(body)):
         return ""
     if prelude.startswith("@"):
         return f"{prelude}{{{body}}}"
@@ -60,19 +53,27 @@ def without_unused(sheet, names, beginnings=()):
     >>> without_unused(".a{x:1}.b p,.a>.c-2{x:1}@media print{#b{x:1}}p:not(.b){x:1}", {"a"}, ("c-",))
     '.a{x:1}.a>.c-2{x:1}p:not(.b){x:1}'
     """
-    kept = []
+    def kept(prelude, body):
+        if prelude.startswith("@"):
+            return f"{prelude}{{{body}}}"
+        selectors = [one for one in _split(prelude, ",") if _all_used(one, names, beginnings)]
+        return f"{','.join(selectors)}{{{body}}}" if selectors else ""
+
+    return _filtered(sheet, kept)
+
+
+def _filtered(sheet, kept):
+    """Write a sheet with what `kept` gives for each rule, also within conditions; a condition left empty goes."""
+    written = []
     for prelude, body in _rules(_without_comments(sheet)):
         if body is None:
-            kept.append(prelude)
+            written.append(prelude)
         elif prelude.startswith(("@media", "@supports", "@container")):
-            inside = without_unused(body, names, beginnings)
-            kept += [f"{prelude}{{{inside}}}"] if inside else []
-        elif prelude.startswith("@"):
-            kept.append(f"{prelude}{{{body}}}")
+            inside = _filtered(body, kept)
+            written.append(f"{prelude}{{{inside}}}" if inside else "")
         else:
-            selectors = [one for one in _split(prelude, ",") if _all_used(one, names, beginnings)]
-            kept += [f"{','.join(selectors)}{{{body}}}"] if selectors else []
-    return "".join(kept)
+            written.append(kept(prelude, body))
+    return "".join(written)
 
 
 def _all_used(selector, names, beginnings):

@@ -6,6 +6,8 @@ library are what a chapter is about and stand whole, and so does everything on p
 
 from docutils import nodes
 
+from scalebook.book.cell_links import code_cells
+
 LONGEST = 24  # lines that a cell may have and stand whole; of a longer one `styles/3_code.css` shows the first 16
 
 
@@ -25,13 +27,10 @@ def fold(lines):
 
 
 def _fold(app, doctree):
-    for cell in list(doctree.findall(nodes.container)):
-        metadata = cell.get("cell_metadata") or {}
-        if cell.get("nb_element") != "cell_code" or metadata.get("listing") or "hide-input" in metadata.get("tags", []):
+    for cell, metadata in code_cells(doctree):
+        if metadata.get("listing") or "hide-input" in metadata.get("tags", []):
             continue
-        for source in cell.findall(nodes.container):
-            code = next(iter(source.findall(nodes.literal_block)), None)
-            if source.get("nb_element") == "cell_code_source" and code is not None:
-                lines = len(code.astext().rstrip("\n").splitlines())
-                if lines > LONGEST:
-                    source += nodes.raw("", fold(lines), format="html")
+        for code in cell.findall(nodes.literal_block):
+            lines = len(code.astext().splitlines())
+            if code.parent.get("nb_element") == "cell_code_source" and lines > LONGEST:
+                code.parent += nodes.raw("", fold(lines), format="html")
